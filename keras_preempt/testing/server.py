@@ -1,4 +1,4 @@
-"""What the fakes have in common: an HTTP server on 127.0.0.1 whose every connection and thread ends when it is told to.
+"""What the fakes have in common: an HTTP server on 127.0.0.1 that ends all its connections and threads when it stops.
 
 A fake is a `Fake`, which runs a `LoopbackServer`, whose connections are served by a `Handler`, which notes each request
 in a `RequestLog` and sends a `Reply`.
@@ -12,28 +12,25 @@ import json
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer
-from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 seconds: closing discards and sends RST
 _JOIN_SECONDS = 10.0
-_LOOK_SECONDS = 0.02  # Between two looks at whether to stop.
+_POLL_SECONDS = 0.02
 
 
 class LoopbackServer(TCPServer):
     """Serves each connection in a thread of its own; `stop` waits for all of them.
 
-    Args:
-        port: Where to listen; 0 for any free port.
-        handler: Serves one connection.
-
     Attributes:
+        port: Where it listens.
         title: What users call the fake.
-        thread_name: What the names of its threads begin with.
+        thread_name: The prefix of its threads' names.
         stopping: Set once the server is told to stop; whatever waits should look at it.
     """
 
@@ -43,35 +40,29 @@ class LoopbackServer(TCPServer):
 
     def __init__(self, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(("127.0.0.1", port), handler)
+        self.port = int(self.socket.getsockname()[1])
         self.stopping = threading.Event()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._open: set[socket.socket] = set()
         self._reset: set[socket.socket] = set()
-        self._serving: set[threading.Thread] = set()
-        self._accepting = threading.Thread(
-            target=self.serve_forever, args=(_LOOK_SECONDS,), name=self.thread_name, daemon=True
-        )
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return int(self.socket.getsockname()[1])
+        self._threads: set[threading.Thread] = set()
 
     def start(self) -> None:
-        """Begins to accept connections, in a thread."""
-        self._accepting.start()
+        self._run(self.thread_name, self.serve_forever, _POLL_SECONDS)
+
+    def _run(self, name: str, target: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=target, args=args, name=name, daemon=True)
+        with self._lock:
+            self._threads.add(thread)
+        thread.start()
 
     def stop(self) -> None:
-        """Closes everything; returns when no thread is left.
-
-        Raises:
-            RuntimeError: A thread did not end within 10 seconds.
-        """
+        """Closes everything; returns when no thread is left, or raises RuntimeError after 10 seconds."""
         self.stopping.set()
         self.shutdown()
         self.server_close()
         with self._lock:
-            threads = [self._accepting, *self._serving]
+            threads = list(self._threads)
         self.end_connections()
         for thread in threads:
             thread.join(_JOIN_SECONDS)
@@ -81,33 +72,19 @@ class LoopbackServer(TCPServer):
                     f"{thread.name} is still alive. This is a bug in {self.title}; please report it."
                 )
 
-    def end_connections(self) -> None:
-        """Closes every connection that is open now, in an orderly way."""
+    def end_connections(self, *, reset: bool = False) -> None:
+        """Closes every connection that is open now, in an orderly way or with a reset."""
         with self._lock:
             for connection in self._open:
-                _shut(connection)
-
-    def drop_connections(self) -> None:
-        """Resets every connection that is open now."""
-        with self._lock:
-            for connection in self._open:
-                self._reset.add(connection)
                 with contextlib.suppress(OSError):  # It is closed already.
-                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+                    if reset:
+                        self.reset(connection)
                     connection.shutdown(socket.SHUT_RDWR)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Hands a connection to a thread of its own, which `stop` waits for."""
-        thread = threading.Thread(
-            target=self._serve,
-            args=(request, client_address),
-            name=f"{self.thread_name}-connection",
-            daemon=True,
-        )
         with self._lock:
             self._open.add(request)
-            self._serving.add(thread)
-        thread.start()
+        self._run(f"{self.thread_name}-connection", self._serve, request, client_address)
 
     def _serve(self, request: socket.socket, client_address: Any) -> None:
         try:
@@ -117,13 +94,13 @@ class LoopbackServer(TCPServer):
         finally:
             self.shutdown_request(request)
             with self._lock:
-                self._serving.discard(threading.current_thread())
+                self._threads.discard(threading.current_thread())
 
     def reset(self, connection: socket.socket) -> None:
         """Lets the connection end with a reset instead of an orderly close."""
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         with self._lock:
             self._reset.add(connection)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
 
     def shutdown_request(self, request: Any) -> None:
         """Closes a connection, with a reset if one was asked for."""
@@ -132,13 +109,9 @@ class LoopbackServer(TCPServer):
             reset = request in self._reset
             self._reset.discard(request)
         if not reset:
-            _shut(request)
+            with contextlib.suppress(OSError):  # It is closed already.
+                request.shutdown(socket.SHUT_RDWR)
         request.close()
-
-
-def _shut(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # It is closed already.
-        connection.shutdown(socket.SHUT_RDWR)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -149,15 +122,11 @@ class Handler(BaseHTTPRequestHandler):
     server: LoopbackServer
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing: the `requests` of the fake tell what happened."""
+        """Prints nothing: the `requests` of the fake tell what happened."""
 
     def version_string(self) -> str:
-        """What the header Server says; by this name client libraries know that they are not in a cloud."""
+        """The header Server; by this name client libraries know that they are not in a cloud."""
         return self.server.title
-
-    def headers_in_lower_case(self) -> dict[str, str]:
-        """The headers of the request, by names in lower case."""
-        return {name.lower(): value for name, value in self.headers.items()}
 
     def send_head(self, reply: Reply) -> bool:
         """Sends the status and the headers; returns whether a body follows."""
@@ -190,12 +159,22 @@ class Reply:
         return cls(status, json.dumps(document).encode(), {"Content-Type": "application/json; charset=UTF-8"})
 
 
-class _Noted(Protocol):
+@dataclass
+class OrderedFault:
+    """A fault that a test has asked for: how many are left (None: no limit), and how many seconds a stall lasts."""
+
+    kind: str
+    left: int | None
+    match: str
+    seconds: float | None
+
+
+class _Logged(Protocol):
     @property
     def text(self) -> str: ...
 
 
-R = TypeVar("R", bound=_Noted)
+R = TypeVar("R", bound=_Logged)
 
 
 class RequestLog(Generic[R]):
@@ -217,25 +196,15 @@ class RequestLog(Generic[R]):
             return [copy(request) for request in self._requests]
 
     def clear(self) -> None:
-        """Forgets all requests so far."""
         with self._changed:
             self._requests.clear()
 
-    def wait_for(self, count: int, match: str, timeout: float, first: int = 0) -> bool:
-        """Waits until so many requests have come whose text contains `match`; returns whether they have.
-
-        Args:
-            count: How many.
-            match: What their text contains.
-            timeout: In seconds.
-            first: How many requests to skip at the beginning of the log.
-        """
-
-        def enough() -> bool:
-            return sum(match in request.text for request in self._requests[first:]) >= count
-
+    def wait_for(self, count: int, match: str, timeout: float, first: int) -> bool:
+        """Waits until `count` requests after the `first` ones have `match` in their text; returns whether they do."""
         with self._changed:
-            return self._changed.wait_for(enough, timeout)
+            return self._changed.wait_for(
+                lambda: sum(match in request.text for request in self._requests[first:]) >= count, timeout
+            )
 
 
 S = TypeVar("S", bound=LoopbackServer)
@@ -255,7 +224,6 @@ class Fake(abc.ABC, Generic[S]):
         server.stop()
 
     def __enter__(self: F) -> F:
-        """Starts to serve."""
         if self._server is not None:
             raise RuntimeError(
                 f"Expected a {type(self).__name__} that is not running. Received: one that is. Use one `with` at a "
@@ -266,13 +234,7 @@ class Fake(abc.ABC, Generic[S]):
         self._server = server
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Ends every connection and every thread."""
+    def __exit__(self, *error: object) -> None:
         server = self._running()
         self._server = None
         self._stop(server)

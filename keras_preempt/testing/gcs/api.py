@@ -68,19 +68,12 @@ class Call:
 
 
 class Api:
-    """Answers calls from what is stored.
-
-    Attributes:
-        buckets: All that is stored.
-        sessions: The resumable uploads under way.
-        endpoint: Where the server is, as its clients know it.
-        unauthenticated: Whether every call is refused with 401.
-    """
+    """Answers calls from what is stored, with 401 while `unauthenticated`."""
 
     def __init__(self, buckets: Buckets, endpoint: str) -> None:
         self.buckets = buckets
-        self.sessions = Sessions()
-        self.endpoint = endpoint
+        self.sessions = Sessions()  # Those under way.
+        self.endpoint = endpoint  # As its clients know it.
         self.unauthenticated = False
 
     def target(self, call: Call) -> str:
@@ -96,7 +89,6 @@ class Api:
         return f"{call.bucket}/{name}" if call.bucket else ""
 
     def answer(self, call: Call) -> Reply:
-        """Carries a call out."""
         try:
             if self.unauthenticated:
                 raise errors.plain_error(
@@ -115,7 +107,11 @@ class Api:
             case ("/upload", "POST", "o", False):
                 return self._upload(call)
             case ("/upload", "PUT", "o", False):
-                return self._piece(call)
+                session = self.sessions.find(call.query.get("upload_id", ""))
+                stored = session.receive(self.buckets, call.headers, call.body, whole=call.whole)
+                if stored is not None:
+                    return self._object(stored)
+                return _incomplete(session, quiet="x-guploader-no-308" in call.headers)
             case ("/upload", "DELETE", "o", False):
                 self.sessions.lose(self.sessions.find(call.query.get("upload_id", "")).id)
                 return Reply(499)
@@ -208,20 +204,14 @@ class Api:
             return self._object(stored.resource())
         self.buckets.check_insert(call.bucket, name, conditions)
         total = integer(call.headers, "x-upload-content-length")
-        session = self.sessions.begin(call.bucket, name, fields, conditions, total)
+        session = Session(call.bucket, name, fields, conditions, total)
+        self.sessions.begin(session)
         place = f"{self.endpoint}/upload/storage/v1/b/{quote(call.bucket, safe='')}/o?uploadType=resumable"
         where = f"{place}&name={quote(name, safe='')}&upload_id={session.id}"
         return Reply(200, b"", {"Location": where, "X-GUploader-UploadID": session.id})
 
-    def _piece(self, call: Call) -> Reply:
-        session = self.sessions.find(call.query.get("upload_id", ""))
-        stored = session.receive(self.buckets, call.headers, call.body, whole=call.whole)
-        if stored is not None:
-            return self._object(stored)
-        return incomplete(session, quiet="x-guploader-no-308" in call.headers)
 
-
-def incomplete(session: Session, *, quiet: bool) -> Reply:
+def _incomplete(session: Session, *, quiet: bool) -> Reply:
     """308: how much of a resumable upload is kept; without a Range header if nothing is.
 
     A client whose library takes every 308 for a redirection may ask to be told `quiet`: with 200, and 308 in a header.

@@ -5,20 +5,11 @@ Source: https://cloud.google.com/storage/docs/json_api/v1/status-codes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from keras_preempt.testing.server import Reply
 
 
 class GcsError(Exception):
-    """An answer that is an error.
-
-    Attributes:
-        status: The HTTP status.
-        reason: The machine-readable word beside it.
-        message: The sentence for people.
-        headers: Further headers of the answer.
-    """
+    """An answer that is an error: its HTTP status, a word for programs, a sentence for people, and further headers."""
 
     def __init__(self, status: int, reason: str, message: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(f"{status} {reason}: {message}")
@@ -61,37 +52,22 @@ def plain_error(status: int, headers: dict[str, str] | None = None) -> GcsError:
     return GcsError(status, *_STATUS_WORDS[status], headers)
 
 
-def no_bucket() -> GcsError:
-    """404: the bucket is missing."""
-    return GcsError(404, "notFound", "The specified bucket does not exist.")
-
-
-def no_object(bucket: str, name: str) -> GcsError:
-    """404: the object, or the generation that was asked for, is missing."""
-    return GcsError(404, "notFound", f"No such object: {bucket}/{name}")
-
-
 def condition_not_met() -> GcsError:
-    """412: a precondition of a request does not hold."""
-    message = "At least one of the pre-conditions you specified did not hold."
-    return GcsError(412, "conditionNotMet", message)
+    return GcsError(412, "conditionNotMet", "At least one of the pre-conditions you specified did not hold.")
 
 
-def not_modified() -> GcsError:
-    """304: the reader has this generation already."""
-    return GcsError(304, "notModified", "Not Modified")
+def invalid(message: str) -> GcsError:
+    """400: the request is malformed."""
+    return GcsError(400, "invalid", message)
 
 
-def forbidden(permission: str, what: str) -> GcsError:
-    """403: the caller lacks `permission`, such as ``storage.objects.create``."""
-    message = (
-        f"The caller does not have {permission} access to the Google Cloud Storage {what}. "
-        f"Permission '{permission}' denied on resource (or it may not exist)."
-    )
-    return GcsError(403, "forbidden", message)
+def not_built(what: str) -> GcsError:
+    """501: the real service can do this; the fake cannot, and does not pretend to."""
+    message = f"Expected a request that FakeGcs can answer. Received: {what}, which it does not imitate."
+    return GcsError(501, "notImplemented", message)
 
 
-_POLICIES = {
+POLICIES = {
     "retention": (
         ("delete",),
         (
@@ -110,24 +86,4 @@ _POLICIES = {
         (412, "conditionNotMet", "Request violates constraint 'constraints/gcp.restrictNonCmekServices'"),
     ),
 }
-POLICIES = tuple(_POLICIES)
-"""Settings of a bucket, or of what it is part of, that refuse operations whoever asks."""
-
-
-def check_policies(policies: Iterable[str], operation: str) -> None:
-    """Raises the error of the first policy that refuses an operation."""
-    for policy in policies:
-        refused, error = _POLICIES[policy]
-        if operation in refused:
-            raise GcsError(*error)
-
-
-def invalid(message: str) -> GcsError:
-    """400: the request is malformed."""
-    return GcsError(400, "invalid", message)
-
-
-def not_built(what: str) -> GcsError:
-    """501: the real service can do this; the fake cannot, and does not pretend to."""
-    message = f"Expected a request that FakeGcs can answer. Received: {what}, which it does not imitate."
-    return GcsError(501, "notImplemented", message)
+"""Settings of a bucket, or of what it is part of: the operations that they refuse, whoever asks, and the error."""

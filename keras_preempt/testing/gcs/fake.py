@@ -20,7 +20,7 @@ from keras_preempt.testing.gcs.errors import POLICIES, GcsError
 from keras_preempt.testing.gcs.faults import DEFAULT_KINDS, FaultPlan, Faults
 from keras_preempt.testing.gcs.objects import OPERATIONS, Buckets, ObjectSummary, Preconditions, StoredObject
 from keras_preempt.testing.gcs.pace import Rates
-from keras_preempt.testing.gcs.wire import GcsServer, Request
+from keras_preempt.testing.gcs.wire import GcsServer, RateLimits, Request
 from keras_preempt.testing.server import Fake, RequestLog
 
 QUIET_CLIENT = {"DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": "true"}
@@ -73,9 +73,11 @@ class FakeGcs(Fake[GcsServer]):
         location: str = "US",
         port: int = 0,
     ) -> None:
-        self._rates = Rates.of("bytes_per_second", bytes_per_second)
-        self._machine_rates = Rates.of("machine_bytes_per_second", machine_bytes_per_second)
-        self._bucket_rates = Rates.of("bucket_bytes_per_second", bucket_bytes_per_second)
+        self._limits = RateLimits(
+            Rates.of("bytes_per_second", bytes_per_second),
+            Rates.of("machine_bytes_per_second", machine_bytes_per_second),
+            Rates.of("bucket_bytes_per_second", bucket_bytes_per_second),
+        )
         self._denied: set[str] = set()
         self.deny = deny
         self._plan = FaultPlan(faults)
@@ -87,8 +89,7 @@ class FakeGcs(Fake[GcsServer]):
     def _new_server(self) -> GcsServer:
         for name, value in QUIET_CLIENT.items():
             os.environ.setdefault(name, value)
-        rates = (self._rates, self._machine_rates, self._bucket_rates)
-        server = GcsServer(self._port, self._plan, self._log, *rates)
+        server = GcsServer(self._port, self._plan, self._log, self._limits)
         server.api = Api(self._buckets, f"http://127.0.0.1:{server.port}")
         return server
 

@@ -25,7 +25,7 @@ _LONGEST_NAME = 1024  # bytes
 OPERATIONS = ("bucket", "create", "delete", "get", "list", "update")
 """What permission can be denied for: reading a bucket's metadata, and the five things done with objects."""
 
-CHOSEN_FIELDS = (
+WRITERS_FIELDS = (
     "cacheControl",
     "contentDisposition",
     "contentEncoding",
@@ -34,23 +34,12 @@ CHOSEN_FIELDS = (
     "customTime",
     "metadata",
 )
-"""Fields of an object's resource that its writer chooses; all others are the service's own."""
+"""The fields of an object's resource that its writer sets; all others are the service's own."""
 
 Query = Mapping[str, str]
 
 
-def crc32c_of(content: bytes) -> str:
-    """The checksum as resources and headers carry it: four big-endian bytes in base64."""
-    return base64.b64encode(google_crc32c.value(content).to_bytes(4, "big")).decode()
-
-
-def md5_of(content: bytes) -> str:
-    """The MD5 checksum, in base64."""
-    return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
-
-
-def now() -> str:
-    """The current time as it is written in resources."""
+def _now() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
@@ -76,11 +65,9 @@ class StoredObject:
 
     @property
     def etag(self) -> str:
-        """Changes whenever content or metadata do."""
         return base64.b64encode(f"{self.generation}/{self.metageneration}".encode()).decode()
 
     def resource(self) -> dict[str, Any]:
-        """The object resource of the JSON API."""
         resource = {
             **self.fields,
             "kind": "storage#object",
@@ -110,12 +97,7 @@ class Preconditions:
 
     @classmethod
     def of(cls, query: Query, prefix: str = "if") -> Preconditions:
-        """Reads them from the query of a request; raises `GcsError` 400.
-
-        Args:
-            query: The query.
-            prefix: What their names begin with: ``ifSource`` for those that a copy puts on what it copies.
-        """
+        """Reads them from the query of a request; their `prefix` is ``ifSource`` for those on what a copy copies."""
         names = ("GenerationMatch", "GenerationNotMatch", "MetagenerationMatch", "MetagenerationNotMatch")
         return cls(*(integer(query, f"{prefix}{name}") for name in names))
 
@@ -123,16 +105,13 @@ class Preconditions:
         """Raises `GcsError` 412 (or 304, when `reading`) unless all hold for what was found."""
         generation = found.generation if found else 0
         metageneration = found.metageneration if found else None
-        if self.generation is not None and self.generation != generation:
+        if self.generation not in (None, generation) or self.metageneration not in (None, metageneration):
             raise errors.condition_not_met()
-        if self.metageneration is not None and self.metageneration != metageneration:
+        unwanted = ((self.not_generation, generation), (self.not_metageneration, metageneration))
+        if any(number is not None and (found is None or number == actual) for number, actual in unwanted):
+            if reading and found:
+                raise errors.GcsError(304, "notModified", "Not Modified")
             raise errors.condition_not_met()
-        for unwanted, actual in (
-            (self.not_generation, generation),
-            (self.not_metageneration, metageneration),
-        ):
-            if unwanted is not None and (found is None or unwanted == actual):
-                raise errors.not_modified() if reading and found else errors.condition_not_met()
 
 
 class ObjectSummary(NamedTuple):
@@ -155,16 +134,13 @@ def integer(query: Query, name: str) -> int | None:
 
 
 @dataclass
-class Bucket:
-    """A bucket: its place, and its live objects by name."""
-
+class _StoredBucket:
     name: str
     location: str
-    created: str = field(default_factory=now)
+    created: str = field(default_factory=_now)
     objects: dict[str, StoredObject] = field(default_factory=dict)
 
     def resource(self) -> dict[str, Any]:
-        """The bucket resource of the JSON API."""
         return {
             "kind": "storage#bucket",
             "id": self.name,
@@ -180,10 +156,6 @@ class Bucket:
         }
 
 
-def _operation(permission: str) -> str:
-    return "bucket" if permission.startswith("storage.buckets.") else permission.rpartition(".")[2]
-
-
 class Buckets:
     """All that is stored. Every method may raise `GcsError`."""
 
@@ -191,29 +163,30 @@ class Buckets:
         self._lock = Lock()
         self._location = location
         self._denied = denied  # The owner's own set: it may change while requests are served.
-        self._buckets = {name: Bucket(name, location) for name in names}
+        self._buckets = {name: _StoredBucket(name, location) for name in names}
         self._last_generation = 0
         self.policies: Collection[str] = ()
 
-    def _bucket(self, name: str) -> Bucket:
+    def _bucket(self, name: str) -> _StoredBucket:
         if name not in self._buckets:
-            raise errors.no_bucket()
+            raise errors.GcsError(404, "notFound", "The specified bucket does not exist.")
         return self._buckets[name]
-
-    def _next_generation(self) -> int:
-        # Microseconds, like the real ones; strictly rising whatever the clock does.
-        self._last_generation = max(self._last_generation + 1, time.time_ns() // 1000)
-        return self._last_generation
 
     def require(self, operation: str, what: str = "object") -> None:
         """Raises 403 if permission for `operation`, one of `OPERATIONS`, is denied; or what a policy answers."""
         if operation in self._denied:
             permission = "storage.buckets.get" if operation == "bucket" else f"storage.objects.{operation}"
-            raise errors.forbidden(permission, what)
-        errors.check_policies(self.policies, operation)
+            message = (
+                f"The caller does not have {permission} access to the Google Cloud Storage {what}. "
+                f"Permission '{permission}' denied on resource (or it may not exist)."
+            )
+            raise errors.GcsError(403, "forbidden", message)
+        for policy in self.policies:
+            refused, error = errors.POLICIES[policy]
+            if operation in refused:
+                raise errors.GcsError(*error)
 
     def bucket_resource(self, name: str) -> dict[str, Any]:
-        """The metadata of a bucket."""
         with self._lock:
             bucket = self._bucket(name)
             self.require("bucket", "bucket")
@@ -223,14 +196,18 @@ class Buckets:
         """Those of `permissions`, such as ``storage.objects.create``, that are not denied."""
         with self._lock:
             self._bucket(name)
-            return [wanted for wanted in permissions if _operation(wanted) not in self._denied]
+            operations = {
+                each: "bucket" if each.startswith("storage.buckets.") else each.rpartition(".")[2]
+                for each in permissions
+            }
+            return [each for each in permissions if operations[each] not in self._denied]
 
     def create_bucket(self, name: str) -> dict[str, Any]:
         """Makes a bucket; 409 if there is one of that name."""
         with self._lock:
             if name in self._buckets:
                 raise errors.GcsError(409, "conflict", f"The bucket {name} exists already.")
-            self._buckets[name] = Bucket(name, self._location)
+            self._buckets[name] = _StoredBucket(name, self._location)
             return self._buckets[name].resource()
 
     def delete_bucket(self, name: str, *, with_objects: bool = False) -> None:
@@ -258,29 +235,24 @@ class Buckets:
     def insert(
         self, bucket: str, name: str, content: bytes, fields: Mapping[str, Any], conditions: Preconditions
     ) -> StoredObject:
-        """Stores a new generation if the preconditions hold.
-
-        `fields` is the object resource that the client sent; a checksum in it must be that of `content`.
-        """
-        crc32c, md5 = crc32c_of(content), fields.get("md5Hash")
+        """Stores a new generation if the preconditions hold, and checksums in the client's `fields` are right."""
+        crc32c = base64.b64encode(google_crc32c.value(content).to_bytes(4, "big")).decode()
+        md5 = fields.get("md5Hash")
         if fields.get("crc32c") not in (None, crc32c):
             raise errors.invalid(
                 f"Provided CRC32C {fields['crc32c']} doesn't match calculated CRC32C {crc32c}."
             )
-        if md5 is not None and md5 != md5_of(content):  # Computed only when it is asked for: it is slow.
-            raise errors.invalid(f"Provided MD5 hash {md5} doesn't match calculated MD5 hash.")
+        if md5 is not None:  # Computed only when it is asked for: it is slow.
+            calculated = hashlib.md5(content, usedforsecurity=False).digest()
+            if md5 != base64.b64encode(calculated).decode():
+                raise errors.invalid(f"Provided MD5 hash {md5} doesn't match calculated MD5 hash.")
         with self._lock:
             objects = self._admit(bucket, name, conditions)
-            objects[name] = stored = StoredObject(
-                bucket=bucket,
-                name=name,
-                content=content,
-                generation=self._next_generation(),
-                crc32c=crc32c,
-                md5=md5,
-                fields={key: fields[key] for key in CHOSEN_FIELDS if fields.get(key) is not None},
-                created=now(),
-            )
+            # Microseconds, like the real ones; strictly rising whatever the clock does.
+            self._last_generation = generation = max(self._last_generation + 1, time.time_ns() // 1000)
+            own = {key: fields[key] for key in WRITERS_FIELDS if fields.get(key) is not None}
+            stored = StoredObject(bucket, name, content, generation, crc32c, md5, own, created=_now())
+            objects[name] = stored
             return stored
 
     def _find(self, bucket: str, name: str, operation: str, query: Query, *, reading: bool) -> StoredObject:
@@ -289,7 +261,7 @@ class Buckets:
         found = objects.get(name)
         if found is None or integer(query, "generation") not in (None, found.generation):
             self.require("list")  # Without it a client does not learn that an object does not exist.
-            raise errors.no_object(bucket, name)
+            raise errors.GcsError(404, "notFound", f"No such object: {bucket}/{name}")
         Preconditions.of(query).check(found, reading=reading)
         return found
 
@@ -299,26 +271,23 @@ class Buckets:
             return self._find(bucket, name, "get", query, reading=True)
 
     def delete(self, bucket: str, name: str, query: Query) -> None:
-        """Removes the live object; `query` may name a generation and preconditions."""
         with self._lock:
             self._find(bucket, name, "delete", query, reading=False)
             del self._buckets[bucket].objects[name]
 
     def update(self, bucket: str, name: str, query: Query, changes: Mapping[str, Any]) -> StoredObject:
-        """Merges `changes` into the object's chosen fields; None takes a field out."""
+        """Merges `changes` into the fields that the writer chooses; None takes a field out."""
         with self._lock:
             found = self._find(bucket, name, "update", query, reading=False)
-            fields = {**found.fields, **{key: changes[key] for key in CHOSEN_FIELDS if key in changes}}
+            fields = {**found.fields, **{key: changes[key] for key in WRITERS_FIELDS if key in changes}}
             if isinstance(changes.get("metadata"), dict):
-                fields["metadata"] = {**found.metadata, **changes["metadata"]}
-                fields["metadata"] = {
-                    key: value for key, value in fields["metadata"].items() if value is not None
-                }
+                merged = {**found.metadata, **changes["metadata"]}
+                fields["metadata"] = {key: value for key, value in merged.items() if value is not None}
             updated = replace(
                 found,
                 fields={key: value for key, value in fields.items() if value is not None},
                 metageneration=found.metageneration + 1,
-                updated=now(),
+                updated=_now(),
             )
             self._buckets[bucket].objects[name] = updated
             return updated

@@ -25,11 +25,7 @@ class Rates(NamedTuple):
 
     @classmethod
     def of(cls, name: str, value: float | Sequence[float | None] | None) -> Rates:
-        """Reads an argument called `name`: one rate for both directions, or one for each; None for no limit.
-
-        Raises:
-            ValueError: A rate is not above 0, or there are more than two.
-        """
+        """Reads an argument called `name`: one rate for both directions, or one for each; None for no limit."""
         given = value if isinstance(value, Sequence) else [value]
         rates = [math.inf if rate is None else rate for rate in given]
         if not 1 <= len(rates) <= 2 or not all(rate > 0 for rate in rates):
@@ -48,13 +44,12 @@ class Rates(NamedTuple):
         bound = max(_SMALLEST_BUFFER, min(self) * BURST_SECONDS)
         return None if bound > _LARGEST_BUFFER else int(bound)
 
+    def buckets(self) -> tuple[TokenBucket, TokenBucket]:
+        return TokenBucket(self.up), TokenBucket(self.down)
 
-class Bucket:
-    """A token bucket that threads may share.
 
-    Args:
-        rate: Bytes a second.
-    """
+class TokenBucket:
+    """Holds what moves to a rate in bytes a second; threads may share it."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
@@ -64,36 +59,24 @@ class Bucket:
     def take(self, count: int) -> float:
         """Takes `count` bytes; returns how many seconds to wait until they are within the rate."""
         with self._lock:
-            time_now = time.monotonic()
-            self._due = max(self._due, time_now - BURST_SECONDS) + count / self.rate
-            return self._due - time_now
+            now = time.monotonic()
+            self._due = max(self._due, now - BURST_SECONDS) + count / self.rate
+            return self._due - now
 
 
 class Pace:
-    """Keeps what moves in one direction within several rates at once.
+    """Keeps what moves in one direction within several rates at once; `stopping` ends every wait."""
 
-    Args:
-        buckets: The rates; at least one.
-        stopping: Ends every wait when it is set.
-    """
-
-    def __init__(self, buckets: Sequence[Bucket], stopping: threading.Event) -> None:
+    def __init__(self, buckets: Sequence[TokenBucket], stopping: threading.Event) -> None:
         self._buckets = buckets
         self._stopping = stopping
-
-    @property
-    def slice(self) -> int:
-        """How many bytes to move between two calls of `spend`."""
-        rate = min(bucket.rate for bucket in self._buckets)
-        return max(1, int(min(_LONGEST_SLICE, rate * _SLICE_SECONDS)))
+        rate = min(bucket.rate for bucket in buckets)
+        self.slice = max(
+            1, int(min(_LONGEST_SLICE, rate * _SLICE_SECONDS))
+        )  # bytes between two calls of `spend`
 
     def spend(self, count: int) -> None:
         """Waits until `count` more bytes are within all rates."""
         seconds = max(bucket.take(count) for bucket in self._buckets)
         if seconds > 0:
             self._stopping.wait(seconds)
-
-
-def buckets(rates: Rates) -> tuple[Bucket, Bucket]:
-    """New buckets for both directions."""
-    return Bucket(rates.up), Bucket(rates.down)

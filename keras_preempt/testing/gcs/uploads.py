@@ -27,7 +27,7 @@ Headers = Mapping[str, str]
 
 
 def parse_resource(body: bytes) -> dict[str, Any]:
-    """The JSON object that a request carries; raises `GcsError` 400."""
+    """The JSON object that a request carries."""
     try:
         resource = json.loads(body) if body else {}
     except ValueError as error:
@@ -38,7 +38,7 @@ def parse_resource(body: bytes) -> dict[str, Any]:
 
 
 def parse_multipart(content_type: str, body: bytes) -> tuple[dict[str, Any], bytes]:
-    """Splits a ``multipart/related`` body into the resource and the content; raises `GcsError` 400."""
+    """Splits a ``multipart/related`` body into the resource and the content."""
     boundary = _BOUNDARY.search(content_type)
     if boundary is None:
         raise errors.invalid("Expected multipart/related with a boundary.")
@@ -47,47 +47,45 @@ def parse_multipart(content_type: str, body: bytes) -> tuple[dict[str, Any], byt
     second = body.find(b"\r\n" + mark + b"\r\n", len(mark))
     if not body.startswith(mark + b"\r\n") or second < 0 or end <= second:
         raise errors.invalid("Malformed multipart body.")
-    _, resource = _part(body[len(mark) + 2 : second])
-    headers, content = _part(body[second + 2 + len(mark) + 2 : end])
-    fields = parse_resource(resource)
-    if "content-type" in headers:
-        fields.setdefault("contentType", headers["content-type"])
-    return fields, content
-
-
-def _part(part: bytes) -> tuple[dict[str, str], bytes]:
-    head, gap, content = part.partition(b"\r\n\r\n")
-    if not gap:
+    _, first_gap, resource = body[len(mark) + 2 : second].partition(b"\r\n\r\n")
+    head, second_gap, content = body[second + 2 + len(mark) + 2 : end].partition(b"\r\n\r\n")
+    if not first_gap or not second_gap:
         raise errors.invalid("Malformed multipart body.")
-    pairs = (line.partition(":") for line in head.decode("latin-1").split("\r\n"))
-    return {name.strip().lower(): value.strip() for name, _, value in pairs}, content
+    fields = parse_resource(resource)
+    for line in head.decode("latin-1").split("\r\n"):
+        name, _, value = line.partition(":")
+        if name.strip().lower() == "content-type":
+            fields.setdefault("contentType", value.strip())
+    return fields, content
 
 
 def checksums(headers: Headers) -> dict[str, str]:
     """The checksums in request headers, under their names in a resource."""
-    promised = {}
+    found = {}
     for entry in headers.get("x-goog-hash", "").split(","):
         kind, _, value = entry.strip().partition("=")
         if kind in ("crc32c", "md5"):
-            promised["md5Hash" if kind == "md5" else kind] = value
+            found["md5Hash" if kind == "md5" else kind] = value
     if "content-md5" in headers:
-        promised["md5Hash"] = headers["content-md5"]
-    return promised
+        found["md5Hash"] = headers["content-md5"]
+    return found
 
 
 @dataclass
 class Session:
-    """A resumable upload. `pieces` are what has arrived and is kept: `size` bytes; `stored` is the object's resource.
+    """A resumable upload of `total` bytes (None: not known yet).
+
+    `pieces` are what has arrived and is kept: `size` bytes; `stored` is the object's resource.
 
     The content is not held here once it is stored: an object that is deleted leaves no memory behind.
     """
 
-    id: str
     bucket: str
     name: str
     fields: dict[str, Any]
     conditions: Preconditions
     total: int | None
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     lock: Lock = field(default_factory=Lock)
     pieces: list[bytes] = field(default_factory=list)
     size: int = 0
@@ -95,21 +93,12 @@ class Session:
     refused: errors.GcsError | None = None
     lost: bool = False
 
-    @property
-    def under_way(self) -> bool:
-        """Whether it can still become an object."""
-        return self.stored is None and self.refused is None and not self.lost
-
     def receive(
         self, buckets: Buckets, headers: Headers, body: bytes, *, whole: bool
     ) -> dict[str, Any] | None:
-        """Takes a piece; returns the object's resource if that completes it, else None.
+        """Takes a piece, which Content-Range places; returns the object's resource if that completes it.
 
-        Args:
-            buckets: Where the object is stored in the end.
-            headers: Of the request; Content-Range places the piece.
-            body: The piece, or as much as arrived.
-            whole: Whether all of it arrived; if not, nothing is completed.
+        If not the `whole` of it arrived, nothing is completed.
         """
         with self.lock:
             if self.lost:
@@ -122,7 +111,10 @@ class Session:
             if place is None:
                 raise errors.invalid("Failed to parse Content-Range header.")
             first, last, total = place.groups()
-            self._agree_on_total(total)
+            if total != "*":
+                if self.total not in (None, int(total)):
+                    raise errors.invalid(f"Upload was announced with {self.total} bytes. Received: {total}.")
+                self.total = int(total)
             if first is None:
                 done = self.total == self.size and total != "*"
             else:
@@ -141,13 +133,6 @@ class Session:
                 raise
             self.stored = stored.resource()
             return self.stored
-
-    def _agree_on_total(self, total: str) -> None:
-        if total == "*":
-            return
-        if self.total not in (None, int(total)):
-            raise errors.invalid(f"Upload was announced with {self.total} bytes. Received: {total}.")
-        self.total = int(total)
 
     def _keep(self, first: int, body: bytes) -> bool:
         """Appends what is new in a piece; returns whether that is the end."""
@@ -169,29 +154,22 @@ class Sessions:
     """All resumable uploads, by their unguessable id."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
         self._sessions: dict[str, Session] = {}
 
-    def begin(
-        self, bucket: str, name: str, fields: dict[str, Any], conditions: Preconditions, total: int | None
-    ) -> Session:
-        """Begins an upload of `total` bytes (None: not known yet)."""
-        session = Session(secrets.token_urlsafe(24), bucket, name, fields, conditions, total)
-        with self._lock:
-            self._sessions[session.id] = session
-        return session
+    def begin(self, session: Session) -> None:
+        self._sessions[session.id] = session
 
     def find(self, upload_id: str) -> Session:
-        """The upload of that id; raises `GcsError` 404."""
-        with self._lock:
-            if upload_id not in self._sessions:
-                raise errors.GcsError(404, "notFound", "There is no such upload session.")
-            return self._sessions[upload_id]
+        if upload_id not in self._sessions:
+            raise errors.GcsError(404, "notFound", "There is no such upload session.")
+        return self._sessions[upload_id]
 
     def lose(self, upload_id: str | None = None) -> int:
-        """Makes the service forget one upload, or all that are not complete; returns how many."""
-        with self._lock:
-            sessions = [s for s in self._sessions.values() if upload_id in (None, s.id) and s.under_way]
-        for session in sessions:
-            session.lost, session.pieces = True, []
-        return len(sessions)
+        """Makes the service forget one upload, or all that can still become an object; returns how many."""
+        count = 0
+        for session in list(self._sessions.values()):
+            complete = session.stored is not None or session.refused is not None
+            if upload_id in (None, session.id) and not complete and not session.lost:
+                session.lost, session.pieces = True, []
+                count += 1
+        return count

@@ -12,11 +12,12 @@ from typing import Any
 from keras_preempt.testing.gcs.api import Api, Call
 from keras_preempt.testing.gcs.errors import ERROR_STATUSES, plain_error
 from keras_preempt.testing.gcs.faults import Fault, FaultPlan
-from keras_preempt.testing.gcs.pace import Bucket, Pace, Rates, buckets
+from keras_preempt.testing.gcs.pace import Pace, Rates, TokenBucket
 from keras_preempt.testing.server import Handler, LoopbackServer, Reply, RequestLog
 
 _LONGEST_LINE = 1024  # bytes
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[^\r\n]*)?\r?\n")
+_PAGE = b"<html><body>Please sign in to the network.</body></html>"
 
 
 @dataclass
@@ -45,35 +46,26 @@ class Request:
         return f"{self.method} {self.path} {self.target}"
 
 
-class GcsServer(LoopbackServer):
-    """Serves an `Api` on 127.0.0.1; `stop` ends every connection and every thread.
+@dataclass(frozen=True)
+class RateLimits:
+    """What one connection, all connections of one machine, and all connections together move at most."""
 
-    Args:
-        port: Where to listen; 0 for any free port.
-        plan: Decides what goes wrong.
-        log: Where requests are noted.
-        connection_rates: What one connection moves at most.
-        machine_rates: What all connections of one machine move at most.
-        bucket_rates: What all connections move at most.
-    """
+    connection: Rates
+    machine: Rates
+    bucket: Rates
+
+
+class GcsServer(LoopbackServer):
+    """Serves an `Api` on 127.0.0.1, with the faults of a plan."""
 
     request_queue_size = 256
     title = "FakeGcs"
     thread_name = "fake-gcs"
 
-    def __init__(
-        self,
-        port: int,
-        plan: FaultPlan,
-        log: RequestLog[Request],
-        connection_rates: Rates,
-        machine_rates: Rates,
-        bucket_rates: Rates,
-    ) -> None:
-        self.connection_rates = connection_rates
-        self._machine_rates = machine_rates
-        self._machines: dict[str, tuple[Bucket, Bucket]] = {}
-        self.bucket = buckets(bucket_rates)
+    def __init__(self, port: int, plan: FaultPlan, log: RequestLog[Request], limits: RateLimits) -> None:
+        self.limits = limits
+        self._machines: dict[str, tuple[TokenBucket, TokenBucket]] = {}
+        self.bucket = limits.bucket.buckets()
         super().__init__(port, _Handler)
         self.plan = plan
         self.log = log
@@ -81,20 +73,17 @@ class GcsServer(LoopbackServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Bounds what the system buffers for a connection, so that the client feels its rate."""
-        if self.connection_rates.buffer is not None:
+        if (size := self.limits.connection.buffer) is not None:
             for side in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-                request.setsockopt(socket.SOL_SOCKET, side, self.connection_rates.buffer)
+                request.setsockopt(socket.SOL_SOCKET, side, size)
         super().process_request(request, client_address)
 
-    def machine(self, user_agent: str) -> tuple[Bucket, Bucket]:
-        """The buckets of a machine for both directions: clients with the same User-Agent are on one."""
+    def machine(self, user_agent: str) -> tuple[TokenBucket, TokenBucket]:
+        """The limits of a machine in both directions: clients with the same User-Agent are on one."""
         with self._lock:
             if user_agent not in self._machines:
-                self._machines[user_agent] = buckets(self._machine_rates)
+                self._machines[user_agent] = self.limits.machine.buckets()
             return self._machines[user_agent]
-
-
-_PAGE = b"<html><body>Please sign in to the network.</body></html>"
 
 
 class _Handler(Handler):
@@ -102,32 +91,31 @@ class _Handler(Handler):
 
     def setup(self) -> None:
         super().setup()
-        self._own_buckets = buckets(self.server.connection_rates)
-        self._set_pace(*zip(self._own_buckets, strict=True))
+        self._connection = self.server.limits.connection.buckets()
 
-    def _set_pace(self, up: Sequence[Bucket], down: Sequence[Bucket]) -> None:
+    def _set_pace(self, up: Sequence[TokenBucket], down: Sequence[TokenBucket]) -> None:
         self._up, self._down = Pace(up, self.server.stopping), Pace(down, self.server.stopping)
 
     def _serve(self) -> None:
-        headers = self.headers_in_lower_case()
+        headers = {name.lower(): value for name, value in self.headers.items()}
         call = Call(self.command, self.path, headers)
-        body = body_of(headers, self.rfile)
+        body = Body.announced_by(headers, self.rfile)
         if body is None:
             self.send_error(411, "Expected a Content-Length or chunks")
             self.close_connection = True
             return
         machine = self.server.machine(headers.get("user-agent", ""))
-        self._set_pace(*zip(self._own_buckets, machine, self.server.bucket, strict=True))
+        self._set_pace(*zip(self._connection, machine, self.server.bucket, strict=True))
         if call.sort == "chunk":
             # Its object is known before its body is read, so that a reset can cut it short.
-            request, fault = self._note(call)
+            request, fault = self._log(call)
             self._receive(call, body, request, fault)
         else:
             self._receive(call, body, None, None)
-            request, fault = self._note(call)
+            request, fault = self._log(call)
             request.bytes += len(call.body)
         if call.whole:
-            self._carry_out(call, request, fault)
+            self._answer(call, request, fault)
         else:
             if call.sort == "chunk":
                 self.server.api.answer(call)  # Whole pieces of what arrived are kept.
@@ -135,16 +123,16 @@ class _Handler(Handler):
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = _serve
 
-    def _note(self, call: Call) -> tuple[Request, Fault | None]:
+    def _log(self, call: Call) -> tuple[Request, Fault | None]:
         target = self.server.api.target(call)
-        asked = "&".join(f"{name}={value}" for name, value in call.pairs)
-        request = Request(call.method, f"{call.path}?{asked}" if asked else call.path, target)
+        query = "&".join(f"{name}={value}" for name, value in call.pairs)
+        request = Request(call.method, f"{call.path}?{query}" if query else call.path, target)
         self.server.log.add(request)
         fault = self.server.plan.choose(call.sort, f"{call.method} {call.path} {target}", request.text)
         if fault is not None:
             request.fault = fault.kind
             if fault.kind == "slow":
-                trickle = [Bucket(self.server.plan.seeded.slow_bytes_per_second)]
+                trickle = [TokenBucket(self.server.plan.seeded.slow_bytes_per_second)]
                 self._set_pace(trickle, trickle)
         return request, fault
 
@@ -168,7 +156,7 @@ class _Handler(Handler):
             self._up.spend(len(piece))
         call.body, call.whole = b"".join(pieces), arrived == body.size
 
-    def _carry_out(self, call: Call, request: Request, fault: Fault | None) -> None:
+    def _answer(self, call: Call, request: Request, fault: Fault | None) -> None:
         kind = fault.kind if fault else ""
         if fault is not None and kind == "stall":
             self.server.stopping.wait(fault.seconds)
@@ -177,13 +165,11 @@ class _Handler(Handler):
             return
         if kind.isdigit() and int(kind) in ERROR_STATUSES:
             wait = {"Retry-After": str(self.server.plan.seeded.retry_after)} if kind == "429" else None
-            self._send(plain_error(int(kind), wait).reply(media=call.sort == "media"), request, "")
+            self._send(plain_error(int(kind), wait).reply(media=call.sort == "media"), request)
             return
-        if kind == "204":
-            self._send(Reply(204, b"", {}), request, "")
-            return
-        if kind == "page":
-            self._send(Reply(200, _PAGE, {"Content-Type": "text/html"}), request, "")
+        if kind in ("204", "page"):
+            page = Reply(200, _PAGE, {"Content-Type": "text/html"})
+            self._send(page if kind == "page" else Reply(204), request)
             return
         if kind == "corrupted-upload":
             call.body = _with_one_bit_flipped(call.body, _content_middle(call))
@@ -193,12 +179,12 @@ class _Handler(Handler):
         if kind == "lost-response":
             self.break_off(reset=True)
         elif kind == "empty-response" and reply.status < 300:
-            self._send(Reply(reply.status, b"", reply.headers), request, "")
+            self._send(Reply(reply.status, b"", reply.headers), request)
         else:
             is_content = call.sort == "media" and reply.status in (200, 206)
             self._send(reply, request, kind if is_content else "")
 
-    def _send(self, reply: Reply, request: Request, kind: str) -> None:
+    def _send(self, reply: Reply, request: Request, kind: str = "") -> None:
         """Sends an answer; `kind` is that of a fault that happens to its content."""
         if kind == "corrupted":
             reply.body = _with_one_bit_flipped(reply.body, len(reply.body) // 2)
@@ -229,20 +215,14 @@ def _content_middle(call: Call) -> int:
 
 
 def _with_one_bit_flipped(body: bytes, place: int) -> bytes:
-    if not body:
-        return body
-    return body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :]
+    return body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :] if body else body
 
 
 class Body:
-    """The body of a request: of a length that is said ahead, or in chunks that say theirs (RFC 9112, section 7.1).
-
-    Args:
-        stream: Where to read it.
-        size: Its length in bytes; None for chunks, as libcurl sends them.
+    """The body of a request: of a length that is announced, or in chunks that give theirs (RFC 9112, section 7.1).
 
     Attributes:
-        size: Its length in bytes; None until the end of one in chunks.
+        size: Its length in bytes; None until the end of one in chunks, as libcurl sends them.
     """
 
     def __init__(self, stream: BufferedIOBase, size: int | None) -> None:
@@ -251,6 +231,15 @@ class Body:
         self._chunks = size is None
         self._left = size or 0  # Of the body, or of a chunk.
         self._taken = 0
+
+    @classmethod
+    def announced_by(cls, headers: Mapping[str, str], stream: BufferedIOBase) -> Body | None:
+        """The body that headers, by names in lower case, announce; None if they make no sense."""
+        if "transfer-encoding" in headers:
+            # A Content-Length beside it does not count (RFC 9112, section 6.3).
+            return cls(stream, None) if headers["transfer-encoding"].lower() == "chunked" else None
+        length = headers.get("content-length", "0")
+        return cls(stream, int(length)) if length.isascii() and length.isdigit() else None
 
     def read(self, most: int) -> bytes:
         """Returns up to `most` bytes; none at the end, or if the connection ended before it."""
@@ -264,22 +253,12 @@ class Body:
         return piece
 
     def _begin_chunk(self) -> None:
-        said = _CHUNK_SIZE.fullmatch(self._stream.readline(_LONGEST_LINE))
-        if said is None:
-            self._chunks = False  # The connection ended, or this is not a chunk: the body is not whole.
-            return
-        self._left = int(said.group(1), 16)
+        line = _CHUNK_SIZE.fullmatch(self._stream.readline(_LONGEST_LINE))
+        self._left = int(line.group(1), 16) if line else 0
         if self._left == 0:
             self._chunks = False
+            if line is None:
+                return  # The connection ended, or this is not a chunk: the body is not whole.
             while self._stream.readline(_LONGEST_LINE).strip():
                 pass  # Trailing headers.
             self.size = self._taken
-
-
-def body_of(headers: Mapping[str, str], stream: BufferedIOBase) -> Body | None:
-    """The body that headers, by names in lower case, announce; None if they make no sense."""
-    if "transfer-encoding" in headers:
-        # A Content-Length beside it does not count (RFC 9112, section 6.3).
-        return Body(stream, None) if headers["transfer-encoding"].lower() == "chunked" else None
-    length = headers.get("content-length", "0")
-    return Body(stream, int(length)) if length.isascii() and length.isdigit() else None

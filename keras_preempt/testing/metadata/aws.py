@@ -7,6 +7,7 @@ import secrets
 import threading
 import time
 from datetime import datetime, timezone
+from typing import ClassVar
 
 from keras_preempt.process import environment
 from keras_preempt.testing.metadata.wire import FakeCloud, Question, below, entries
@@ -28,7 +29,7 @@ _INSTANCE = {
 }
 
 
-def _written(instant: float) -> str:
+def _as_text(instant: float) -> str:
     return datetime.fromtimestamp(instant, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -36,6 +37,7 @@ class FakeAws(FakeCloud):
     """The metadata of one Spot instance, which can be changed at any time: ``fake.aws``."""
 
     root = "/latest/"
+    variables: ClassVar[dict[str, str]] = {environment.AWS_METADATA_ENDPOINT: "http://{}/"}
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,14 +51,14 @@ class FakeAws(FakeCloud):
             action: Usually ``"terminate"``, ``"stop"`` or ``"hibernate"``; anything else is served too.
             at: When, in seconds since 1970; whole seconds are served. In two minutes by default.
         """
-        instant = _written(time.time() + 120 if at is None else at)
+        instant = _as_text(time.time() + 120 if at is None else at)
         self.set("spot/instance-action", json.dumps({"action": action, "time": instant}))
         if action == "terminate":
             self.set("spot/termination-time", instant)
 
     def rebalance(self, at: float | None = None) -> None:
         """Recommends to move elsewhere; `at` is when this was decided, now by default."""
-        instant = _written(time.time() if at is None else at)
+        instant = _as_text(time.time() if at is None else at)
         self.set("events/recommendations/rebalance", json.dumps({"noticeTime": instant}))
 
     def clear(self) -> None:
@@ -73,17 +75,11 @@ class FakeAws(FakeCloud):
                 self._values[path] = value
 
     def expire_tokens(self) -> None:
-        """Makes every token that was given out invalid."""
+        """Makes all tokens invalid."""
         with self._lock:
             self._tokens.clear()
 
-    @staticmethod
-    def variables(host: str) -> dict[str, str]:
-        """See `FakeCloud.variables`."""
-        return {environment.AWS_METADATA_ENDPOINT: f"http://{host}/"}
-
     def answer(self, question: Question) -> Reply:
-        """Answers a question."""
         if question.path == "/latest/api/token":
             return self._give_token(question)
         token = question.headers.get("x-aws-ec2-metadata-token", "")
@@ -94,8 +90,11 @@ class FakeAws(FakeCloud):
                 return Reply(405, b"Method Not Allowed")
             if question.path == _DOCUMENT:
                 return Reply(200, self._document())
-            if question.path.startswith(_META):
-                return self._read(question.path[len(_META) :])
+            path = question.path.removeprefix(_META)
+            if path in self._values:
+                return Reply(200, self._values[path].encode())
+            if question.path.startswith(_META) and (found := below(self._values, path)):
+                return Reply(200, "\n".join(entries(found)).encode())
         return Reply(404, b"Not Found")
 
     def _give_token(self, question: Question) -> Reply:
@@ -110,12 +109,6 @@ class FakeAws(FakeCloud):
         with self._lock:
             self._tokens[token] = time.monotonic() + int(wanted)
         return Reply(200, token.encode(), {_TTL: wanted, "Content-Type": "text/plain"})
-
-    def _read(self, path: str) -> Reply:
-        if path in self._values:
-            return Reply(200, self._values[path].encode())
-        found = below(self._values, path)
-        return Reply(200, "\n".join(entries(found)).encode()) if found else Reply(404, b"Not Found")
 
     def _document(self) -> bytes:
         return json.dumps(

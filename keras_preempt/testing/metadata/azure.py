@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Collection
 from email.utils import formatdate
-from typing import Any
+from typing import Any, ClassVar
 
 from keras_preempt.process import environment
 from keras_preempt.testing.metadata.wire import FakeCloud, Question
@@ -25,6 +25,7 @@ class FakeAzure(FakeCloud):
     """
 
     root = "/metadata/"
+    variables: ClassVar[dict[str, str]] = {environment.AZURE_METADATA_HOST: "{}"}
 
     def __init__(self, name: str = "fake-vm_0") -> None:
         self.name = name
@@ -71,11 +72,11 @@ class FakeAzure(FakeCloud):
 
     def move(self, identity: str, not_before: float) -> None:
         """Moves an event to another time, in seconds since 1970. Raises KeyError if there is no such event."""
-        self.put(identity, {**self._event(identity), "NotBefore": formatdate(not_before, usegmt=True)})
+        self.put(identity, {**self._events[identity], "NotBefore": formatdate(not_before, usegmt=True)})
 
     def begin(self, identity: str) -> None:
         """Lets an event begin. Raises KeyError if there is no such event."""
-        self.put(identity, {**self._event(identity), "EventStatus": "Started", "NotBefore": ""})
+        self.put(identity, {**self._events[identity], "EventStatus": "Started", "NotBefore": ""})
 
     def cancel(self, identity: str) -> None:
         """Takes an event away: it was cancelled, or it is over. Raises KeyError if there is no such event."""
@@ -89,17 +90,7 @@ class FakeAzure(FakeCloud):
             self._events[identity] = event
             self._incarnation += 1
 
-    def _event(self, identity: str) -> dict[str, Any]:
-        with self._lock:
-            return self._events[identity]
-
-    @staticmethod
-    def variables(host: str) -> dict[str, str]:
-        """See `FakeCloud.variables`."""
-        return {environment.AZURE_METADATA_HOST: host}
-
     def answer(self, question: Question) -> Reply:
-        """Answers a question."""
         if question.headers.get("metadata", "").lower() != "true" or "x-forwarded-for" in question.headers:
             return Reply.of({"error": "Bad request. Required metadata header not specified"}, 400)
         if not question.query.get("api-version"):
@@ -108,7 +99,11 @@ class FakeAzure(FakeCloud):
                 400,
             )
         if question.path == "/metadata/scheduledevents":
-            return self._scheduled_events(question)
+            if question.method == "POST":
+                return Reply(200)  # An acknowledgement: noted in the record of questions, otherwise ignored.
+            with self._lock:
+                events = list(self._events.values())
+                return Reply.of({"DocumentIncarnation": self._incarnation, "Events": events})
         if question.method != "GET":
             return Reply.of({"error": "Method not allowed."}, 405)
         place: Any = {"instance": self._instance()}
@@ -119,17 +114,6 @@ class FakeAzure(FakeCloud):
         if question.query.get("format") == "text" and not isinstance(place, (dict, list)):
             return Reply(200, str(place).encode(), {"Content-Type": "text/plain"})
         return Reply.of(place)
-
-    def _scheduled_events(self, question: Question) -> Reply:
-        if question.method == "POST":
-            # An acknowledgement: noted in the record of questions, otherwise ignored.
-            return Reply(200)
-        with self._lock:
-            document = {
-                "DocumentIncarnation": self._incarnation,
-                "Events": list(self._events.values()),
-            }
-        return Reply.of(document)
 
     def _instance(self) -> dict[str, Any]:
         return {

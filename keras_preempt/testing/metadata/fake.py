@@ -63,14 +63,12 @@ class FakeMetadata(Fake[MetadataServer]):
 
     def _new_server(self) -> MetadataServer:
         self._earlier = len(self.requests)
-        for fake in self._fakes.values():
-            fake.start()
+        self.gce.start()
         return MetadataServer(self._port, self._answer, self._faults, self._log)
 
     def _stop(self, server: MetadataServer) -> None:
         server.stopping.set()
-        for fake in self._fakes.values():
-            fake.end()
+        self.gce.end()
         self._faults.wake()
         server.stop()
 
@@ -83,7 +81,8 @@ class FakeMetadata(Fake[MetadataServer]):
     def environment(self) -> dict[str, str]:
         """Environment variables that point clients of any cloud's metadata server to this one."""
         host = f"127.0.0.1:{self.port}"
-        return {name: value for fake in self._fakes.values() for name, value in fake.variables(host).items()}
+        forms = {name: form for fake in self._fakes.values() for name, form in fake.variables.items()}
+        return {name: form.format(host) for name, form in forms.items()}
 
     def fail(
         self, kind: str, times: int | None = None, *, match: str = "", seconds: float | None = None
@@ -107,7 +106,7 @@ class FakeMetadata(Fake[MetadataServer]):
 
     def drop_connections(self) -> None:
         """Resets every connection, also those of requests that are kept waiting."""
-        self._running().drop_connections()
+        self._running().end_connections()
 
     @property
     def requests(self) -> list[MetadataRequest]:

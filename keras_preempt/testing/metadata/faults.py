@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+
+from keras_preempt.testing.server import OrderedFault
 
 METADATA_FAULTS = ("huge", "redirect", "reset", "rubbish", "slow", "stall", "truncated")
 """Kinds of fault, beside any HTTP status from 400 to 599 as text.
@@ -18,29 +19,15 @@ METADATA_FAULTS = ("huge", "redirect", "reset", "rubbish", "slow", "stall", "tru
 """
 
 
-@dataclass
-class Fault:
-    """An ordered fault; `left` is None for no limit, `seconds` is the length of a stall."""
-
-    kind: str
-    left: int | None
-    match: str
-    seconds: float | None
-
-
 class MetadataFaults:
     """The faults that are active."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._ordered: list[Fault] = []
+        self._ordered: list[OrderedFault] = []
 
     def order(self, kind: str, times: int | None, match: str, seconds: float | None) -> None:
-        """Makes a fault happen to questions whose text contains `match`.
-
-        Raises:
-            ValueError: The kind is unknown, or `times` is below 1.
-        """
+        """Makes a fault happen to questions whose text contains `match`."""
         status = kind.isascii() and kind.isdigit() and 400 <= int(kind) <= 599
         if kind not in METADATA_FAULTS and not status:
             raise ValueError(
@@ -53,7 +40,7 @@ class MetadataFaults:
                 "Correct the number."
             )
         with self._changed:
-            self._ordered.append(Fault(kind, times, match, seconds))
+            self._ordered.append(OrderedFault(kind, times, match, seconds))
 
     def recover(self) -> None:
         """Ends all faults, also the stalls that are under way."""
@@ -61,7 +48,7 @@ class MetadataFaults:
             self._ordered.clear()
             self._changed.notify_all()
 
-    def choose(self, text: str) -> Fault | None:
+    def choose(self, text: str) -> OrderedFault | None:
         """The fault that happens to a question, or None."""
         with self._changed:
             for fault in self._ordered:
@@ -75,7 +62,7 @@ class MetadataFaults:
                     return fault
         return None
 
-    def wait(self, fault: Fault, stopping: threading.Event) -> None:
+    def wait(self, fault: OrderedFault, stopping: threading.Event) -> None:
         """Waits as long as a stall lasts: its seconds, or until `recover` or the end of the server."""
         with self._changed:
             self._changed.wait_for(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from keras_preempt.process import environment
 from keras_preempt.testing.metadata.wire import GOOGLE_FLAVOR, FakeCloud, Question, below, entries
@@ -37,6 +36,10 @@ class FakeGce(FakeCloud):
     """The keys of one machine, which can be changed at any time: ``fake.gce``."""
 
     root = "/"
+    variables: ClassVar[dict[str, str]] = {
+        environment.GCE_METADATA_HOST: "{}",
+        environment.GCE_METADATA_IP: "{}",
+    }
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -77,13 +80,8 @@ class FakeGce(FakeCloud):
                 self._values[path] = value
             self._changed.notify_all()
 
-    @staticmethod
-    def variables(host: str) -> dict[str, str]:
-        """See `FakeCloud.variables`."""
-        return {environment.GCE_METADATA_HOST: host, environment.GCE_METADATA_IP: host}
-
     def start(self) -> None:
-        """Questions may be kept waiting again."""
+        """Lets questions wait (again)."""
         self._ended = False
 
     def end(self) -> None:
@@ -105,19 +103,14 @@ class FakeGce(FakeCloud):
         path = question.path[len(_ROOT) :]
         with self._changed:
             if question.query.get("wait_for_change", "").lower() == "true":
-                self._wait(path, question.query)
+                known = question.query.get("last_etag", self._etag(path))
+                try:
+                    seconds = float(question.query.get("timeout_sec", _LONGEST_WAIT))
+                except ValueError:
+                    seconds = 0.0
+                seconds = max(0.0, min(seconds, _LONGEST_WAIT))
+                self._changed.wait_for(lambda: self._ended or self._etag(path) != known, seconds)
             return self._read(path, question.query)
-
-    def _wait(self, path: str, query: Mapping[str, str]) -> None:
-        known = query.get("last_etag", self._etag(path))
-        try:
-            seconds = float(query.get("timeout_sec", _LONGEST_WAIT))
-        except ValueError:
-            seconds = 0.0
-        until = time.monotonic() + min(seconds, _LONGEST_WAIT)
-        self._changed.wait_for(
-            lambda: self._ended or self._etag(path) != known, max(0.0, until - time.monotonic())
-        )
 
     def _etag(self, path: str) -> str:
         if path in self._versions:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
-from keras_preempt.testing.metadata.faults import Fault, MetadataFaults
+from keras_preempt.testing.metadata.faults import MetadataFaults
 from keras_preempt.testing.server import Handler, LoopbackServer, Reply, RequestLog
 
 _SLOW_SECONDS = 0.05  # between two bytes
@@ -59,26 +59,15 @@ class FakeCloud(abc.ABC):
 
     Attributes:
         root: What the paths that it answers begin with.
+        variables: The environment variables that point clients to a server, with {} for its ``host:port``.
     """
 
     root: ClassVar[str]
-
-    @staticmethod
-    @abc.abstractmethod
-    def variables(host: str) -> dict[str, str]:
-        """The environment variables that point clients to a server at ``host:port``."""
+    variables: ClassVar[dict[str, str]]
 
     @abc.abstractmethod
     def answer(self, question: Question) -> Reply:
         """Answers a question, possibly after a long wait."""
-
-    def start(self) -> None:
-        """Called when the server starts."""
-        return
-
-    def end(self) -> None:
-        """Called when the server ends: answers every question that is kept waiting."""
-        return
 
 
 def below(values: Mapping[str, V], path: str) -> dict[str, V]:
@@ -93,14 +82,7 @@ def entries(keys: Iterable[str]) -> list[str]:
 
 
 class MetadataServer(LoopbackServer):
-    """Answers on 127.0.0.1; `stop` ends every connection and every thread.
-
-    Args:
-        port: Where to listen; 0 for any free port.
-        answer: Answers one question; may take its time, and returns early once `stopping` is set.
-        faults: What goes wrong.
-        log: Where questions are noted.
-    """
+    """Asks `answer`, which may take its time, and returns early once `stopping` is set."""
 
     request_queue_size = 64
     title = "FakeMetadata"
@@ -118,16 +100,16 @@ class MetadataServer(LoopbackServer):
         self.faults = faults
         self.log = log
 
-    def end_connections(self) -> None:
+    def end_connections(self, *, reset: bool = True) -> None:
         """Resets every connection: a question that is held open gets no answer."""
-        self.drop_connections()
+        super().end_connections(reset=reset)
 
 
 class _Handler(Handler):
     server: MetadataServer
 
     def _serve(self) -> None:
-        headers = self.headers_in_lower_case()
+        headers = {name.lower(): value for name, value in self.headers.items()}
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()) or int(length) > 65536:
             self.send_error(400, "Expected a short body")
@@ -143,33 +125,27 @@ class _Handler(Handler):
         if self.server.stopping.is_set() or request.fault == "reset":
             self.break_off(reset=True)
             return
-        reply = self._fault_reply(fault) if fault else None
-        if reply is None:
-            parts = urlsplit(self.path)
-            reply = self.server.answer(
-                Question(self.command, parts.path, dict(parse_qsl(parts.query)), headers)
-            )
+        parts = urlsplit(self.path)
+        match request.fault:
+            case str(status) if status.isdigit():
+                reply = Reply(int(status), b"the fake server was told to fail")
+            case "rubbish":
+                page = b"<html>\xff\xfe welcome to the hotel</html>"
+                reply = Reply(200, page, {"ETag": "rubbish", **GOOGLE_FLAVOR})
+            case "huge":
+                reply = Reply(200, b"[" * _HUGE_BYTES, {"ETag": "huge", **GOOGLE_FLAVOR})
+            case "redirect":
+                elsewhere = f"http://127.0.0.1:{self.server.port}/elsewhere"
+                reply = Reply(302, b"", {"Location": elsewhere, **GOOGLE_FLAVOR})
+            case _:
+                question = Question(self.command, parts.path, dict(parse_qsl(parts.query)), headers)
+                reply = self.server.answer(question)
         if self.server.stopping.is_set():
             self.break_off(reset=True)
             return
         self._send(reply, request)
 
     do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _serve
-
-    def _fault_reply(self, fault: Fault) -> Reply | None:
-        if fault.kind.isdigit():
-            return Reply(int(fault.kind), b"the fake server was told to fail")
-        if fault.kind == "rubbish":
-            return Reply(
-                200, b"<html>\xff\xfe welcome to the hotel</html>", {"ETag": "rubbish", **GOOGLE_FLAVOR}
-            )
-        if fault.kind == "huge":
-            return Reply(200, b"[" * _HUGE_BYTES, {"ETag": "huge", **GOOGLE_FLAVOR})
-        if fault.kind == "redirect":
-            return Reply(
-                302, b"", {"Location": f"http://127.0.0.1:{self.server.port}/elsewhere", **GOOGLE_FLAVOR}
-            )
-        return None
 
     def _send(self, reply: Reply, request: MetadataRequest) -> None:
         request.status = reply.status
