@@ -37,7 +37,7 @@ from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.process.words import counted, size_in_words
 from keras_preempt.state import grain, plain, py_dataset, randomness
 from keras_preempt.state.drawing import check_length, draw, drawn_again, too_short
-from keras_preempt.state.input_promise import drew_globally, has_python_code
+from keras_preempt.state.input_exactness import drew_globally, has_python_code
 from keras_preempt.state.input_size import (
     StateLimit,
     automatic,
@@ -182,7 +182,7 @@ def restore(
         shuffles.go_to(made_at[-1])
     snapshot = _snapshot_of(feed, captured, drawn)
     from_grain = None if snapshot is not None else _from_grain(feed, captured, arrays, left, required)
-    leave_out = drawn if batch is not None and py_dataset.leaves_out(epoch, drawn) else 0
+    leave_out = drawn if batch is not None and epoch is not None and epoch.get("independent") else 0
     way = "snapshot" if snapshot is not None else "Grain" if from_grain is not None else "saved"
     if not all_go("rest of the epoch" if leave_out else way):
         leave_out = 0

@@ -12,7 +12,7 @@ from keras_preempt.backend.keras import batches_asked
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.keras.running_fit import builds_before_evaluating, evaluation_iterator
 from keras_preempt.backend.seam import backend
-from keras_preempt.state import inputs, py_dataset
+from keras_preempt.state import input_exactness, inputs
 from keras_preempt.state.shuffles import Counts, Shuffles
 
 
@@ -127,8 +127,8 @@ class Validations:
         }
 
     def ended(self) -> str:
-        """Looks at the data of a validation that has ended; see `py_dataset.end_validation`."""
-        return "" if self._feed is None else py_dataset.end_validation(self._feed)
+        """Looks at the data of a validation that has ended; see `input_exactness.shown_by_validation`."""
+        return "" if self._feed is None else input_exactness.shown_by_validation(self._feed)
 
     def _begin(self) -> None:
         source = evaluation_iterator(self._model)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from keras_preempt.state.callback_cure import cure
-from keras_preempt.state.input_promise import InputPromise
+from keras_preempt.state.input_exactness import InputExactness
 from keras_preempt.state.shuffles import Shuffles
 
 logger = logging.getLogger("keras_preempt")
@@ -102,7 +102,7 @@ class Promise:
 
 
 def promise(
-    data: InputPromise,
+    data: InputExactness,
     shuffles: Shuffles | None = None,
     operations: Iterable[RandomOperation] | None = (),
     held: Callable[[Any], bool] = lambda resource: False,

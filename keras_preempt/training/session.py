@@ -20,9 +20,10 @@ from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.other_workers import SETUP, Setup
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.report.events import EventLog
-from keras_preempt.state import input_promise, inputs, py_dataset, randomness, step_logs
+from keras_preempt.state import inputs, py_dataset, randomness, step_logs
 from keras_preempt.state.callbacks import CallbackStates
 from keras_preempt.state.handover import unclaimed
+from keras_preempt.state.input_exactness import input_exactness, shown_by_epoch
 from keras_preempt.state.input_size import StateLimit
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Shuffles
@@ -143,7 +144,7 @@ class Session:
         """
         traced = self._fit.traced
         return promise(
-            input_promise.promise(self._fit.feed, self._fit.validation_data),
+            input_exactness(self._fit.feed, self._fit.validation_data),
             self.shuffles,
             None if traced is None else backend().stateful_random_operations(traced),
             self._model_state.holds,
@@ -352,7 +353,7 @@ class Session:
     def epoch_ended(self) -> None:
         """The batches of an epoch have been trained on."""
         self.steps.epoch_is_over()
-        if (doubt := py_dataset.end_epoch(self._fit.feed)) and self._state.member == 0:
+        if (doubt := shown_by_epoch(self._fit.feed)) and self._state.member == 0:
             logger.warning("Perhaps not exact after a preemption: %s.", doubt)
         self.callbacks.attributes.tell_unkept(self._state.member)
         if self._fit.traced is None:

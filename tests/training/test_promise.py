@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 import tensorflow as tf
 
-from keras_preempt.state.input_promise import InputPromise
+from keras_preempt.state.input_exactness import InputExactness
 from keras_preempt.state.shuffles import Shuffles
 from keras_preempt.training.promise import Promise, promise
 
-CERTAIN = InputPromise((), "", "by replay")
+CERTAIN = InputExactness((), "", "by replay")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def test_bit_identical_is_said_when_nothing_speaks_against_it() -> None:
 
 
 def of_data(*found: tuple[str, str], condition: str = "") -> Promise:
-    return promise(InputPromise(found, condition, "by replay"))
+    return promise(InputExactness(found, condition, "by replay"))
 
 
 def of_step(kind: str, **resource: str) -> Promise:

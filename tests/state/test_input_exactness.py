@@ -13,7 +13,7 @@ import pandas
 import pytest
 import tensorflow as tf
 
-from keras_preempt.state.input_promise import InputPromise, promise
+from keras_preempt.state.input_exactness import InputExactness, input_exactness
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
 
@@ -36,22 +36,26 @@ def feed(dataset: Any, *, distributed: bool = False, batches: int | None = 8) ->
     )
 
 
-def assert_promised(promised: InputPromise, found: str | None) -> None:
+def said_of(exactness: InputExactness) -> str:
+    return "; and ".join(". ".join(doubt) for doubt in exactness.doubts)
+
+
+def assert_found(exactness: InputExactness, found: str | None) -> None:
     """What was found against an exact resume; None: nothing."""
-    assert promised.exact == (found is None), str(promised)
-    assert found is None or re.search(found, str(promised))
+    said = said_of(exactness)
+    assert re.search(found, said) if found else not said, said
 
 
 @pytest.mark.parametrize("distributed", [False, True])
 def test_a_seeded_pipeline_is_promised_exact_and_a_shuffle_without_a_seed_never(distributed: bool) -> None:
-    assert promise(feed(DATA.shuffle(8, seed=1), distributed=distributed)).exact
-    assert_promised(promise(feed(DATA.shuffle(8).batch(2), distributed=distributed, batches=4)), "seed")
+    assert not input_exactness(feed(DATA.shuffle(8, seed=1), distributed=distributed)).doubts
+    assert_found(input_exactness(feed(DATA.shuffle(8).batch(2), distributed=distributed, batches=4)), "seed")
 
 
 def test_data_of_unknown_length_is_promised_to_be_exact_on_one_device_only() -> None:
     unknown = DATA.filter(lambda x: True)
-    assert promise(feed(unknown, batches=None)).exact
-    assert_promised(promise(feed(unknown, distributed=True, batches=None)), "assert_cardinality")
+    assert not input_exactness(feed(unknown, batches=None)).doubts
+    assert_found(input_exactness(feed(unknown, distributed=True, batches=None)), "assert_cardinality")
 
 
 def _augmented(draw: Any, **options: Any) -> tf.data.Dataset:
@@ -95,14 +99,14 @@ _NOISE = keras.layers.GaussianNoise(0.5, seed=3)
     ],
 )
 def test_what_a_restart_cannot_repeat_is_found_anywhere_in_a_pipeline(make: Any, found: str | None) -> None:
-    assert_promised(promise(feed(make())), found)
+    assert_found(input_exactness(feed(make())), found)
 
 
 def test_python_code_in_a_pipeline_makes_the_promise_conditional() -> None:
     data = DATA.map(lambda n: tf.py_function(lambda m: m, [n], tf.int64))
-    promised = promise(feed(data))
-    assert promised.exact
-    assert "exact if the Python code of the training data gives the same again" in str(promised)
+    found = input_exactness(feed(data))
+    assert not found.doubts
+    assert "the Python code of the training data gives the same again" in found.condition
 
 
 class _Dataset(keras.utils.PyDataset):
@@ -154,24 +158,24 @@ class _Ordinary(_Dataset):
 def test_the_code_of_a_py_dataset_is_read_without_asking_objects_that_it_names() -> None:
     data = feed(DATA)
     data.py_dataset = _Ordinary()
-    assert promise(data).exact
+    assert not input_exactness(data).doubts
 
 
 def test_a_py_dataset_whose_code_draws_from_a_global_random_state_is_named() -> None:
     for kind, exact in ((_Random, False), (_Seeded, True)):
         data = feed(DATA)
         data.py_dataset = kind()
-        promised = promise(data)
-        assert promised.exact == exact
-        assert ("_Random draws from Python's or NumPy's global" in str(promised)) != exact
+        found = input_exactness(data)
+        assert (not found.doubts) == exact
+        assert ("_Random draws from Python's or NumPy's global" in said_of(found)) != exact
 
 
 def test_a_py_dataset_is_not_asked_for_a_batch_that_training_does_not_ask_for() -> None:
     asked: list[int] = []
     data = feed(DATA)
     data.py_dataset = _Dataset(lambda index: asked.append(index))
-    assert promise(data).exact
-    assert promise(feed(DATA), _Dataset(lambda index: asked.append(index))).exact
+    assert not input_exactness(data).doubts
+    assert not input_exactness(feed(DATA), _Dataset(lambda index: asked.append(index))).doubts
     assert asked == []
 
 
@@ -196,7 +200,7 @@ def test_a_py_dataset_is_not_asked_for_a_batch_that_training_does_not_ask_for() 
 def test_validation_data_that_a_restart_cannot_repeat_are_named_and_python_code_is_exact_if_it_repeats_itself(
     make: Any, found: str | None, is_code: bool
 ) -> None:
-    promised = promise(feed(DATA.batch(2), batches=4), make())
-    assert_promised(promised, found)
+    exactness = input_exactness(feed(DATA.batch(2), batches=4), make())
+    assert_found(exactness, found)
     condition = "the Python code of the validation data gives the same again when it is asked again"
-    assert promised.condition == (condition if is_code else "")
+    assert exactness.condition == (condition if is_code else "")
