@@ -17,22 +17,24 @@ from keras_preempt.report.event import ANY, SCHEMA, Field
 
 
 def table() -> str:
-    """Returns a table of the kinds, and for each kind one of its fields."""
-    lines = ["| event | when | in custom loops |", "|---|---|---|"]
+    """Returns a table of the kinds, and a list of the fields of each."""
+    lines = ["| event | when |", "|---|---|"]
     lines += [
-        f"| [`{kind}`](#{kind}) | {row.when} | {'x' if row.loops else ''} |" for kind, row in SCHEMA.items()
+        f"| `{kind}` | {row.when}{'' if row.loops else ' (`fit` only)'} |" for kind, row in SCHEMA.items()
     ]
-    parts = ["\n".join(lines)]
-    parts.append("Any of them may also say:\n\n" + _fields(ANY))
+    lines.append(
+        "| `gone` | the process has ended, with its exit status; only in the files, by `run` and `drill` |"
+    )
+    parts = ["\n".join(lines), "Any event may also have:\n\n" + _fields(ANY)]
     parts += [f"### {kind}\n\n{_fields(row.fields)}" for kind, row in SCHEMA.items()]
     return "\n\n".join(parts)
 
 
 def _fields(fields: Mapping[str, Field]) -> str:
-    lines = ["| field | type | what it says |", "|---|---|---|"]
+    lines = []
     for name, field in fields.items():
         types = " or ".join(field.type.split(" | "))
-        lines.append(f"| `{name}` | {types}{'' if field.always else ', or absent'} | {field.meaning} |")
+        lines.append(f"- `{name}` ({types}{'' if field.always else ', or absent'}): {field.meaning}")
     return "\n".join(lines)
 
 

@@ -39,7 +39,7 @@ class PreemptionCallback(keras.callbacks.Callback):
     When any worker gets a termination signal, all workers stop at the same step, write one checkpoint and
     exit with status 75, or the platform's own. Started again, the same script continues at the next batch as if
     nothing had happened: weights, optimizer, random state, data order, metrics, History and the state of Keras' own
-    callbacks. See docs/how-it-works.md for what is guaranteed.
+    callbacks. See docs/guarantees.md for what is guaranteed.
 
     Args:
         directory: Where to keep the checkpoints of this run: a path that all workers share, or
@@ -60,7 +60,7 @@ class PreemptionCallback(keras.callbacks.Callback):
             of shuffle buffers. A number: up to so many bytes, where a large shuffle buffer is to be saved rather than
             filled again after a restart; the save takes that much longer, and memory that much more. "replay":
             nothing; the batches that were used are drawn again. See "Input pipelines" in
-            docs/guarantees-in-detail.md.
+            docs/how-it-works.md.
         on_event: Called with each `keras_preempt.Event` of this worker, in a thread of its own and in their order. What
             it raises is logged once and changes nothing; training never waits for it, the end of `fit` for at most
             5 s. See docs/events.md.

@@ -87,7 +87,7 @@ def test_failpoints_and_actions_on_the_page_are_those_of_the_code() -> None:
 
 
 def test_events_on_the_page_are_those_of_the_code() -> None:
-    assert table("docs/how-it-works.md", "event") == set(events.KINDS)
+    assert table("docs/events.md", "event") == set(events.KINDS)
 
 
 def test_every_message_in_troubleshooting_exists_in_the_code() -> None:

@@ -12,7 +12,7 @@ TRIALS = 3
 
 
 def _tuner(run: Run, ours_in_each_trial: bool, own_data: bool = True) -> Any:
-    """The recipe of docs/guarantees-in-detail.md."""
+    """The recipe of docs/guarantees.md."""
     import keras_tuner
 
     class Model(keras_tuner.HyperModel):
