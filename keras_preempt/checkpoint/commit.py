@@ -128,7 +128,7 @@ def wait_for_commit(
         StoreUnavailable: The storage failed.
     """
     deadline = clock() + timeout
-    pause, longest_pause = store.look_again
+    pause, longest_pause = store.poll_interval
     while True:
         last_look = given_up()  # Asked before the look: it may have been committed just before.
         try:
@@ -166,7 +166,7 @@ def _wait_for_parts(
     members = range(attempt.members)
     required = attempt.required
     begun = clock()
-    pause, longest_pause = store.look_again
+    pause, longest_pause = store.poll_interval
     while True:
         waited = clock() - begun
         dead = frozenset(gone())  # Before the look: what it wrote at last is seen.

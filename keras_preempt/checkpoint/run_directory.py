@@ -20,7 +20,6 @@ from keras_preempt.checkpoint.errors import (
 from keras_preempt.checkpoint.layout import MANIFEST, RUN, is_attempt, parse_step
 from keras_preempt.checkpoint.manifest import Manifest
 from keras_preempt.checkpoint.reader import CheckpointInfo, committed, find
-from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
 
 _LOOKED_INTO = 50  # folders in which a run is looked for, to name it in a message
@@ -60,14 +59,12 @@ def is_empty(store: Store) -> bool:
     Raises:
         StoreUnavailable: The storage failed, or gives no permission.
     """
-    if isinstance(store, LocalStore) and not store.path.exists():
-        return True
     return not store.children("")
 
 
 def _what_it_is(store: Store) -> str:
     url = store.url
-    if isinstance(store, LocalStore) and not store.path.is_dir():
+    if store.path is not None and not store.path.is_dir():
         if store.path.exists():
             return f"{url}, which is no directory. Pass the directory that was given to the callback."
         return f"{url}, which does not exist. Check the spelling, and which folder you are in."

@@ -22,7 +22,6 @@ from keras_preempt.checkpoint.layout import (
 from keras_preempt.checkpoint.manifest import Manifest
 from keras_preempt.checkpoint.reader import find
 from keras_preempt.checkpoint.retention import Retention
-from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
 
 _PART_LIST = ".part.json"  # how their names end
@@ -111,13 +110,14 @@ class Tidying:
             yield directory
 
     def sweep(self) -> None:
-        """Removes half-written files of earlier starts from the folders of what stays; a bucket has none."""
-        if not isinstance(self._store, LocalStore):
-            return
-        attempts = [seen.directory for seen in self._look()]
-        for folder in ("", INCARNATIONS, MODELS, *attempts):
-            self._check()
-            self._store.sweep(folder, incarnation_file(self._incarnation))
+        """Removes half-written files of earlier starts from the folders of what stays."""
+
+        def folders() -> Iterator[str]:  # A bucket, which has no such files, does not ask for them.
+            for folder in ("", INCARNATIONS, MODELS, *(seen.directory for seen in self._look())):
+                self._check()
+                yield folder
+
+        self._store.sweep(folders(), incarnation_file(self._incarnation))
 
     def removable(self) -> list[str]:
         """Returns the folders that `tidy` would remove, and removes nothing."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from keras_preempt.checkpoint.storage.opening import names_bucket
 from keras_preempt.cli.options import directory_argument, opened_run
 
 _SUFFIXES = (".weights.h5", ".keras", ".safetensors")
@@ -61,7 +62,7 @@ def export(directory: str, out: Path, step: int | None, model: str | None, force
         raise click.UsageError(
             f"Expected OUT to end with one of {', '.join(_SUFFIXES)}. Received: {str(out)!r}."
         )
-    if str(out).startswith("gs:"):
+    if names_bucket(str(out)):
         raise click.UsageError(
             f"Expected OUT on a local disk. Received: {str(out)!r}. Copy it to the bucket afterwards."
         )

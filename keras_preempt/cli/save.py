@@ -15,7 +15,6 @@ from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint, NotFound, one_line
 from keras_preempt.checkpoint.layout import EVENTS, RUN, SAVE_REQUEST, step_directory, step_of
 from keras_preempt.checkpoint.run_directory import manifests_in
-from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.options import CannotRead, directory_argument, opened_run, seconds_option, store_of
 from keras_preempt.process import this_process
@@ -141,7 +140,7 @@ class _Job:
 
     def wait_for_answer(self, request: SaveRequest, limit: float) -> None:
         """Waits until the request is answered, the job is over, or the time."""
-        pause, longest = _POLL[isinstance(self._store, LocalStore)]
+        pause, longest = _POLL[self._store.is_local]
         while self.saved is None and not self.failed and not self.how_it_ended:
             left = limit - time.monotonic()
             if left <= 0:
@@ -161,7 +160,7 @@ class _Job:
         for name in self._store.children(EVENTS):
             log = events.parse_log_name(name)
             # Of a bucket each object is read once: such objects do not grow.
-            known = name in self._lines_read and not isinstance(self._store, LocalStore)
+            known = name in self._lines_read and not self._store.logs_grow
             if log is None or log.incarnation != self.number or log.member not in (0, None) or known:
                 continue
             try:

@@ -15,7 +15,6 @@ from rich.text import Text
 
 from keras_preempt.checkpoint.errors import CheckpointError, ForeignDirectory, StoreUnavailable, one_line
 from keras_preempt.checkpoint.run_directory import is_empty
-from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.options import CannotRead
 from keras_preempt.cli.terminal import Terminal
@@ -26,9 +25,9 @@ from keras_preempt.report.life import End
 from keras_preempt.report.loading import Looks, NothingTold
 from keras_preempt.report.tables import clock, headline, length, losses, summary
 
-PATIENCE = {False: (1.0, 5.0), True: (10.0, 60.0)}
-"""Seconds between two looks, by whether each is a request to a bucket: right after something has happened, and at the
-longest while nothing does; they double in between."""
+PATIENCE = {True: (1.0, 5.0), False: (10.0, 60.0)}
+"""Seconds between two looks in a directory (True) or a bucket: right after something has happened, and at the longest
+while nothing does; they double in between."""
 
 _MOST_WORKERS = 8
 _LEAST_EVENTS = 4
@@ -55,7 +54,7 @@ class Watch:
         self._looks = Looks(store)
         self._name = one_line(directory)
         self._ends_at = None if timeout is None else time.monotonic() + timeout
-        self._least, self._most = PATIENCE[not isinstance(store, LocalStore)]
+        self._least, self._most = PATIENCE[store.is_local]
         self._pause = self._least
         self._on_change = on_change
         self._known: dict[str, str] = {}

@@ -27,7 +27,6 @@ from keras_preempt.checkpoint.errors import (
 from keras_preempt.checkpoint.fields import of_file
 from keras_preempt.checkpoint.layout import SAVE_REQUEST
 from keras_preempt.checkpoint.retention import seconds_of
-from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
 
 logger = logging.getLogger("keras_preempt")
@@ -110,7 +109,7 @@ def interval(save_on_request: object, store: Store) -> float | None:
     if save_on_request is None:
         return None
     if isinstance(save_on_request, str) and save_on_request == "auto":
-        return LOCAL_SECONDS if isinstance(store, LocalStore) else BUCKET_SECONDS
+        return LOCAL_SECONDS if store.is_local else BUCKET_SECONDS
     seconds = seconds_of(save_on_request)
     if seconds is None:
         raise ValueError(

@@ -337,7 +337,7 @@ def _skip(directory: str, why: str, skipped: list[str]) -> None:
 
 def _check_shared(store: Store, incarnation: int, token: str) -> None:
     limit = time.monotonic() + SHARED_WAIT
-    pause, longest_pause = store.look_again
+    pause, longest_pause = store.poll_interval
     while True:
         try:
             seen = incarnations.read(store, incarnation)["token"]

@@ -26,7 +26,7 @@ _Result = TypeVar("_Result")
 CHANGING = ("create", "writer", "delete")
 
 
-class SteppedStore:
+class SteppedStore(Store):
     """What one worker sees of a store.
 
     What befalls an operation, by `Worker.faults`: "crash-before" and "crash-after" end the worker there; "failed" is
@@ -51,7 +51,7 @@ class SteppedStore:
 
     url = property(lambda self: self._inner.url)
     key = property(lambda self: self._inner.key)
-    look_again = property(lambda self: self._inner.look_again)
+    poll_interval = property(lambda self: self._inner.poll_interval)
     shared_by_network = property(lambda self: self._inner.shared_by_network)
 
     def _step(self, operation: str, name: str, effect: Callable[[], _Result]) -> _Result:

@@ -16,6 +16,7 @@ from keras_preempt.checkpoint.storage.store import (
     LineSink,
     Moved,
     Names,
+    Store,
     check_name,
     uncounted,
 )
@@ -23,16 +24,16 @@ from keras_preempt.checkpoint.storage.store import (
 _ROOM = 1 << 30  # bytes
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """Files in memory: created if absent, whole when they are visible, listed as they are at one moment."""
 
     url = "memory://run"
     key = url
-    look_again = (0.01, 0.05)
+    poll_interval = (0.01, 0.05)
     shared_by_network = False
+    logs_grow = True
 
     def __init__(self) -> None:
-        self.deadline: float | None = None
         self.files: dict[str, bytes] = {}
         self._lock = threading.Lock()
         self.may_overwrite = False  # a broken store, to show that it is noticed
@@ -72,19 +73,11 @@ class MemoryStore:
         yield buffered
         self.create(name, bytes(buffered.data))
 
-    @contextlib.contextmanager
-    def overlapped(self) -> Iterator[None]:
-        yield
-
     def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
         try:
             return io.BytesIO(self.files[check_name(name)])
         except KeyError:
             raise NotFound(name, self.url) from None
-
-    def read_ahead(self, name: str) -> None:
-        """It is in memory."""
-        check_name(name)
 
     def stat(self, name: str) -> FileInfo:
         with self.open(name) as stream:
@@ -105,16 +98,8 @@ class MemoryStore:
         if self.files.pop(check_name(name), None) is None:
             raise NotFound(name, self.url)
 
-    def delete_tree(self, prefix: str) -> None:
-        check_name(prefix)
-        for name in [info.name for info in self.list(prefix)] + [prefix]:
-            self.files.pop(name, None)
-
     def append_log(self, name: str) -> LineSink:
         return _Log(self.files, check_name(name))
-
-    def close(self) -> None:
-        """There is nothing to end."""
 
 
 class Buffered:

@@ -245,8 +245,8 @@ def test_other_workers_see_the_commit(store: LocalStore, time: FakeTime) -> None
 def test_waiting_in_vain_ends_and_looks_at_a_bucket_are_spaced_out_up_to_its_longest_pause(
     store: LocalStore, time: FakeTime, commit: Commit, monkeypatch: pytest.MonkeyPatch, waiting_for: str
 ) -> None:
-    assert store.look_again < GcsStore.look_again
-    monkeypatch.setattr(store, "look_again", GcsStore.look_again)
+    assert store.poll_interval < GcsStore.poll_interval
+    monkeypatch.setattr(store, "poll_interval", GcsStore.poll_interval)
     if waiting_for == "the manifest":
         assert wait_for_commit(store, DIRECTORY, 5.0, clock=time.clock, wait=time.wait) is None
         with pytest.raises(NotFound):

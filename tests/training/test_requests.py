@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from keras_preempt.agreement.alignment import Position
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.layout import SAVE_REQUEST
+from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.process import environment
 from keras_preempt.training import requests
@@ -200,7 +201,7 @@ def test_nothing_is_looked_for_while_the_worker_leaves(job: Job, monkeypatch: py
 
 
 def test_the_interval_is_that_of_the_place_or_of_the_user(store: LocalStore) -> None:
-    bucket: Any = object()
+    bucket = GcsStore("gs://bucket/run")
     assert [interval("auto", store), interval("auto", bucket)] == [LOCAL_SECONDS, BUCKET_SECONDS]
     assert BUCKET_SECONDS == 60
     given = (None, "30s", datetime.timedelta(minutes=2))

@@ -24,10 +24,10 @@ from keras_preempt.checkpoint.storage import gcs_client
 from keras_preempt.checkpoint.storage.budget import Budget
 from keras_preempt.checkpoint.storage.gcs_client import GcsBucket, ObjectInfo
 from keras_preempt.checkpoint.storage.gcs_connections import Connections, SilenceWatch
-from keras_preempt.checkpoint.storage.gcs_log import GcsLog
 from keras_preempt.checkpoint.storage.gcs_place import GcsPlace, is_safe
 from keras_preempt.checkpoint.storage.gcs_transfer import file_size, get, get_bytes, put
 from keras_preempt.checkpoint.storage.overlap import Overlap, Overlaps
+from keras_preempt.checkpoint.storage.segmented_log import SegmentedLog
 from keras_preempt.checkpoint.storage.staging import StagedWriter, StagingDirectory
 from keras_preempt.checkpoint.storage.store import (
     FileInfo,
@@ -35,6 +35,7 @@ from keras_preempt.checkpoint.storage.store import (
     LineSink,
     Moved,
     Names,
+    Store,
     Writer,
     check_name,
     uncounted,
@@ -51,7 +52,7 @@ _ALONE = 1 << 20  # bytes; a smaller file is fetched by the thread that asks for
 _IN_MEMORY = 4 << 20  # bytes; a smaller file is read without a detour over the disk
 
 
-class GcsStore:
+class GcsStore(Store):
     """Files below a prefix of a bucket.
 
     Args:
@@ -60,16 +61,9 @@ class GcsStore:
         connect: Returns the `google.cloud.storage.Client` to use; called at the first call.
         connections: How many transfers there may be at a time.
 
-    Attributes:
-        look_again: See `Store.look_again`.
-        shared_by_network: See `Store.shared_by_network`.
-
     Raises:
         ValueError: `url` names no place in a bucket, or there is no connection.
     """
-
-    look_again = (0.2, 1.0)
-    shared_by_network = True
 
     def __init__(
         self,
@@ -82,6 +76,7 @@ class GcsStore:
         if connections < 1:
             raise ValueError(f"Expected at least 1 connection. Received: {connections}. Allow one or more.")
         self._place = GcsPlace(url)
+        self.url, self.key = url, self._place.key
         self._most = connections
         self._deadline: float | None = None
         transport = Connections(2 * connections, lambda: self.deadline)
@@ -91,51 +86,33 @@ class GcsStore:
         self._lock = threading.Lock()
         self._staging: StagingDirectory | None = None
         self._pool: Pool | None = None
-        self._logs: list[GcsLog] = []
+        self._logs: list[SegmentedLog] = []
         self._seen = SeenObjects()
         self._overlaps = Overlaps[Overlap]()
 
     @property
     def deadline(self) -> float | None:
-        """Monotonic seconds by which every call must be over, also one under way; None for no such moment."""
-        return self._deadline
+        return self._deadline  # Holds for calls under way too.
 
     @deadline.setter
     def deadline(self, deadline: float | None) -> None:
         self._deadline = deadline
         self._watch.deadline_changed()
 
-    @property
-    def url(self) -> str:
-        """The place as it was given."""
-        return self._place.url
-
-    @property
-    def key(self) -> str:
-        """See `Store.key`."""
-        return self._place.key
-
     def file_size(self, total: int) -> int:
-        """See `Store.file_size`: all connections have something to send, and end at about the same time."""
         return file_size(total, self._most)
 
     def prepare(self) -> None:
-        """Creates, reads, lists and deletes a small object, and makes the staging directory.
-
-        Raises:
-            StoreUnavailable: One of these operations failed; the message says which, why, and what to do.
-        """
         self._stage()
-        with contextlib.closing(self.permissions()) as tried:
+        with contextlib.closing(self.check_access()) as tried:
             for _, error in tried:
                 if error is not None:
                     raise error
 
-    def permissions(self) -> Generator[tuple[str, StoreUnavailable | None], None, None]:
-        """Tries "create", "read", "list" and "delete", and gives each with its error; None if it is permitted.
+    def check_access(self) -> Generator[tuple[str, StoreUnavailable | None], None, None]:
+        """Tries "create", "read", "list" and "delete" on an object that no listing shows.
 
-        They are tried on an object that no listing shows. Without the permission to create it, the operations that
-        need an object are left out.
+        Without the permission to create it, the operations that need an object are left out.
         """
         bucket, place = self._bucket, self._place
         budget = Budget(_PROOF_SECONDS, lambda: self.deadline)
@@ -173,11 +150,9 @@ class GcsStore:
                     bucket.delete(info, budget)
 
     def check_space(self, size: int) -> None:
-        """See `Store.check_space`: on the disk of the staging directory."""
         self._stage().needs(size)
 
     def read(self, name: str, *, limit: int) -> bytes:
-        """See `Store.read`."""
         target = self._place.object_of(name)
         with self._named(name):
             info = self._bucket.stat(target, self._budget())
@@ -186,19 +161,14 @@ class GcsStore:
             return self._fetch(info)
 
     def create(self, name: str, data: bytes) -> FileInfo:
-        """See `Store.create`."""
         target = self._place.object_of(name)
         with self._named(name):
             budget = self._budget(len(data))
             put(self._bucket, target, BytesIO(data), len(data), google_crc32c.value(data), budget)
         return FileInfo(name, len(data))
 
-    def writer(self, name: str, moved: Moved = uncounted) -> AbstractContextManager[Writer]:
-        """See `Store.writer`."""
-        return self._written(name, moved)
-
     @contextlib.contextmanager
-    def _written(self, name: str, moved: Moved) -> Iterator[Writer]:
+    def writer(self, name: str, moved: Moved = uncounted) -> Iterator[Writer]:
         target = self._place.object_of(name)
         overlap = self._overlaps.current
         if overlap is not None:
@@ -221,12 +191,7 @@ class GcsStore:
             put(self._bucket, target, file, size, crc32c, self._budget(size), moved)
 
     def overlapped(self) -> AbstractContextManager[None]:
-        """See `Store.overlapped`: several files are uploaded while the next is staged."""
         return self._overlaps.block(Overlap(self._most))
-
-    def read_ahead(self, name: str) -> None:
-        """See `Store.read_ahead`; nothing, since there is no memory of the system's between a bucket and a reader."""
-        self._place.object_of(name)
 
     def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
         """See `Store.open`; the whole file was fetched and compared with its sum when this returns.
@@ -260,7 +225,6 @@ class GcsStore:
         return self._threads().submit(get_bytes, self._bucket, info, budget).result()
 
     def stat(self, name: str) -> FileInfo:
-        """See `Store.stat`."""
         target = self._place.object_of(name)
         with self._named(name):
             info = self._bucket.stat(target, self._budget())
@@ -268,9 +232,8 @@ class GcsStore:
         return FileInfo(name, info.size)
 
     def list(self, prefix: str) -> FileInfos:
-        """See `Store.list`; objects whose names no store would give are left out."""
         folder = self._place.folder_of(prefix)
-        found: FileInfos = []
+        found: FileInfos = []  # without objects that no store has written
         for info in self._bucket.list(folder, self._budget()):
             name = self._place.name_of(info.name)
             if name is not None:
@@ -278,20 +241,18 @@ class GcsStore:
         return sorted(found, key=lambda info: info.name)
 
     def children(self, prefix: str) -> Names:
-        """See `Store.children`."""
         names = {
             name.rstrip("/") for name in self._bucket.folders(self._place.folder_of(prefix), self._budget())
         }
         return sorted(name for name in names if is_safe(name))
 
     def delete(self, name: str) -> None:
-        """See `Store.delete`; only the object that is there now is removed, not one that replaces it."""
+        # Only the object that is there now is removed, not one that replaces it.
         target = self._place.object_of(name)
         with self._named(name):
             self._bucket.delete(self._bucket.stat(target, self._budget()), self._budget())
 
     def delete_tree(self, prefix: str) -> None:
-        """See `Store.delete_tree`; only objects that are there now are removed, several at a time."""
         check_name(prefix)
         found = self._bucket.list(self._place.folder_of(prefix), self._budget())
         with contextlib.suppress(NotFound):
@@ -307,19 +268,13 @@ class GcsStore:
             future.result()
 
     def append_log(self, name: str) -> LineSink:
-        """See `Store.append_log`; lines are handed over within a second, in segments ``<name>-0001.jsonl``."""
         self._place.object_of(name)
-        log = GcsLog(self, name)
+        log = SegmentedLog(self, name)
         with self._lock:
             self._logs.append(log)
         return log
 
     def close(self) -> None:
-        """Sends what logs still hold, ends the threads and removes the staging directory.
-
-        Raises:
-            StoreUnavailable: Lines of a log could not be sent; everything was closed nevertheless.
-        """
         with self._lock:
             logs, self._logs = self._logs, []
             pool, self._pool = self._pool, None

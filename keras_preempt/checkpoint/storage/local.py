@@ -44,6 +44,7 @@ from keras_preempt.checkpoint.storage.store import (
     FileInfos,
     Moved,
     Names,
+    Store,
     Writer,
     check_name,
     uncounted,
@@ -59,7 +60,7 @@ _FOR_GOOD = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 """Errors that do not go away by themselves."""
 
 
-class LocalStore:
+class LocalStore(Store):
     """Files below one directory.
 
     Symbolic links inside the directory that lead out of it are refused; the directory itself may be one.
@@ -67,51 +68,31 @@ class LocalStore:
     Args:
         path: The directory; '~' is expanded. It need not exist before `prepare`.
         shown: How messages call it; None for `path`.
-
-    Attributes:
-        deadline: See `Store.deadline`.
-        look_again: See `Store.look_again`.
-        shared_by_network: See `Store.shared_by_network`.
     """
 
-    look_again = (0.01, 0.05)
+    path: Path  # without symbolic links
+    poll_interval = (0.01, 0.05)
     shared_by_network = False
+    logs_grow = True
 
     def __init__(self, path: str | os.PathLike[str], shown: str | None = None) -> None:
-        self._url = os.fspath(path) if shown is None else shown
-        self._root = Path(os.path.realpath(os.path.expanduser(path)))
+        self.url = os.fspath(path) if shown is None else shown
+        self.path = Path(os.path.realpath(os.path.expanduser(path)))
+        self.key = str(self.path)
         self._overlaps = Overlaps[Flushes]()
         self._prepared = False
-        self.deadline: float | None = None
 
-    @property
-    def url(self) -> str:
-        """The path as it was given, or as it is shown."""
-        return self._url
-
-    @property
-    def key(self) -> str:
-        """See `Store.key`."""
-        return str(self._root)
-
-    @property
-    def path(self) -> Path:
-        """The directory, absolute and without symbolic links."""
-        return self._root
+    def beside(self, name: str) -> str:
+        return str(self.path / f"{TEMPORARY_PREFIX}{name}")
 
     def file_size(self, total: int) -> int:
-        """See `Store.file_size`: several files, so that one is flushed while the next is written."""
+        # Several files, so that one is flushed while the next is written.
         return min(max(total // 8, SMALLEST_FILE), LARGEST_FILE)
 
     def prepare(self) -> None:
-        """Makes the directory if need be, and writes and removes a small file in it.
-
-        Raises:
-            StoreUnavailable: That is not possible.
-        """
         try:
-            make_folder(self._root)
-            probe, path = open_temporary(self._root)
+            make_folder(self.path)
+            probe, path = open_temporary(self.path)
             try:
                 os.write(probe, b"probe")
             finally:
@@ -119,23 +100,21 @@ class LocalStore:
                 path.unlink()
         except OSError as error:
             raise StoreUnavailable(
-                f"Expected a directory that this process can create and write to. Received: {self._url!r} "
+                f"Expected a directory that this process can create and write to. Received: {self.url!r} "
                 f"({error.strerror or error}). {advice(error)}"
             ) from error
         self._prepared = True
 
     def check_space(self, size: int) -> None:
-        """See `Store.check_space`."""
         with self._explained(""):
-            free = shutil.disk_usage(self._root).free
+            free = shutil.disk_usage(self.path).free
         if free < size:
             raise StoreUnavailable(
-                f"Expected {size / 1e6:,.1f} MB of free space in {self._url}. Received: {free / 1e6:,.1f} MB. "
+                f"Expected {size / 1e6:,.1f} MB of free space in {self.url}. Received: {free / 1e6:,.1f} MB. "
                 "Free some, or pass a directory on a larger file system."
             )
 
     def read(self, name: str, *, limit: int) -> bytes:
-        """See `Store.read`."""
         with self.open(name) as stream, self._explained(name):
             size = os.fstat(stream.fileno()).st_size
             if size > limit:
@@ -146,17 +125,12 @@ class LocalStore:
         return data
 
     def create(self, name: str, data: bytes) -> FileInfo:
-        """See `Store.create`."""
         with self.writer(name) as writer:
             writer.write(data)
         return FileInfo(name, len(data))
 
-    def writer(self, name: str, moved: Moved = uncounted) -> AbstractContextManager[Writer]:
-        """See `Store.writer`."""
-        return self._written(name, moved)
-
     @contextlib.contextmanager
-    def _written(self, name: str, moved: Moved) -> Iterator[Writer]:
+    def writer(self, name: str, moved: Moved = uncounted) -> Iterator[Writer]:
         target = self._resolve(name)
         self._check_still_there()
         overlap = self._overlaps.current
@@ -164,11 +138,11 @@ class LocalStore:
             overlap.wait_for_room()
         with self._explained(name):
             if os.path.lexists(target):  # saves writing a file that could not get its name anyway
-                raise AlreadyExists(name, self._url)
+                raise AlreadyExists(name, self.url)
         file = UnfinishedFile(
             target,
             partial(self._explained, name),
-            partial(AlreadyExists, name, self._url),
+            partial(AlreadyExists, name, self.url),
             None if overlap is None else overlap.blocks,
             moved,
         )
@@ -184,15 +158,12 @@ class LocalStore:
         file.flush_folder()
 
     def overlapped(self) -> AbstractContextManager[None]:
-        """See `Store.overlapped`: files are flushed to the disk while the next is written."""
         return self._overlaps.block(Flushes())
 
     def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
-        """See `Store.open`."""
         return io.BufferedReader(CountedFile(self._descriptor(name), moved))
 
     def read_ahead(self, name: str) -> None:
-        """See `Store.read_ahead`. Linux reads the file into its page cache."""
         descriptor = self._descriptor(name)
         try:
             if hasattr(os, "posix_fadvise"):
@@ -208,22 +179,20 @@ class LocalStore:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 os.close(descriptor)
-                raise NotFound(name, self._url)
+                raise NotFound(name, self.url)
             return descriptor
 
     def stat(self, name: str) -> FileInfo:
-        """See `Store.stat`."""
         path = self._resolve(name)
         with self._explained(name):
             status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise NotFound(name, self._url)
+            raise NotFound(name, self.url)
         return FileInfo(name, status.st_size)
 
     def list(self, prefix: str) -> FileInfos:
-        """See `Store.list`; symbolic links are left out."""
-        found: FileInfos = []
-        pending = [(prefix, self._resolve(prefix) if prefix else self._root)]
+        found: FileInfos = []  # without symbolic links
+        pending = [(prefix, self._resolve(prefix) if prefix else self.path)]
         while pending:
             folder, path = pending.pop()
             for entry in self._entries(folder, path):
@@ -237,12 +206,10 @@ class LocalStore:
         return sorted(found, key=lambda info: info.name)
 
     def children(self, prefix: str) -> Names:
-        """See `Store.children`."""
-        path = self._resolve(prefix) if prefix else self._root
+        path = self._resolve(prefix) if prefix else self.path
         return sorted(entry.name for entry in self._entries(prefix, path))
 
     def delete(self, name: str) -> None:
-        """See `Store.delete`; folders that it leaves empty go too."""
         path = self._resolve(name, follow=False)
         with self._explained(name):
             path.unlink()
@@ -252,7 +219,6 @@ class LocalStore:
         self._prune(path.parent)
 
     def delete_tree(self, prefix: str) -> None:
-        """See `Store.delete_tree`; a symbolic link is removed, never followed."""
         path = self._resolve(prefix, follow=False)
         with self._explained(prefix, missing_is_error=False):
             if path.is_symlink() or not path.is_dir():
@@ -261,24 +227,20 @@ class LocalStore:
                 remove_folder(path)
         self._prune(path.parent)
 
-    def sweep(self, prefix: str, since: str) -> None:
-        """Removes half-written files directly below `prefix` that are older than the file `since`.
-
-        They are those of processes that were killed, or that could not remove them. What has another name than this
-        store gives stays.
-        """
-        folder = self._resolve(prefix) if prefix else self._root
-        with self._explained(prefix, missing_is_error=False), os.scandir(folder) as entries:
-            # By the clock of the file system, like the others.
-            oldest = self._resolve(since).stat().st_mtime_ns
-            for entry in entries:
-                if is_temporary(entry.name) and entry.is_file(follow_symlinks=False):
-                    with contextlib.suppress(OSError):  # Gone already, or another user's.
-                        if entry.stat(follow_symlinks=False).st_mtime_ns < oldest:
-                            os.unlink(entry.path)
+    def sweep(self, folders: Iterable[str], since: str) -> None:
+        # They are left by processes that were killed or could not remove them. Files not named by this store stay.
+        for prefix in folders:
+            folder = self._resolve(prefix) if prefix else self.path
+            with self._explained(prefix, missing_is_error=False), os.scandir(folder) as entries:
+                # By the clock of the file system, like the others.
+                oldest = self._resolve(since).stat().st_mtime_ns
+                for entry in entries:
+                    if is_temporary(entry.name) and entry.is_file(follow_symlinks=False):
+                        with contextlib.suppress(OSError):  # Gone already, or another user's.
+                            if entry.stat(follow_symlinks=False).st_mtime_ns < oldest:
+                                os.unlink(entry.path)
 
     def append_log(self, name: str) -> FileLog:
-        """See `Store.append_log`."""
         path = self._resolve(name)
         self._check_still_there()
         with self._explained(name):
@@ -290,24 +252,21 @@ class LocalStore:
                 raise OSError(errno.EEXIST, "something else than a file has that name")
             return FileLog(name, descriptor, partial(self._explained, name))
 
-    def close(self) -> None:
-        """See `Store.close`; there is nothing to end."""
-
     def _check_still_there(self) -> None:
         """Makes sure that a directory that has vanished is not made again: its content would not come back."""
-        if self._prepared and not self._root.is_dir():
+        if self._prepared and not self.path.is_dir():
             raise StoreUnavailable(
-                f"Expected the directory {self._url}, which was there before. Received: nothing of that name. Put it "
+                f"Expected the directory {self.url}, which was there before. Received: nothing of that name. Put it "
                 "back, or mount it again."
             )
 
     def _resolve(self, name: str, *, follow: bool = True) -> Path:
         """Returns where `name` lies, once it is sure that this is below the root."""
-        path = self._root / check_name(name)
+        path = self.path / check_name(name)
         real = Path(os.path.realpath(path if follow else path.parent))
-        if real != self._root and self._root not in real.parents:
+        if real != self.path and self.path not in real.parents:
             raise UnsafeName(
-                f"Expected {name!r} to lie in {self._url}. Received: a symbolic link that leads to {real}. "
+                f"Expected {name!r} to lie in {self.url}. Received: a symbolic link that leads to {real}. "
                 "Remove the link, or pass the directory that it leads to."
             )
         return real if follow else real / path.name
@@ -323,7 +282,7 @@ class LocalStore:
 
     def _prune(self, folder: Path) -> None:
         """Removes `folder` and those above it while they are empty: an object store has no empty folders."""
-        while folder != self._root:
+        while folder != self.path:
             try:
                 folder.rmdir()
             except OSError:  # not empty, or another process was faster
@@ -336,16 +295,16 @@ class LocalStore:
             yield
         except (FileNotFoundError, NotADirectoryError) as error:
             if missing_is_error:
-                raise NotFound(name, self._url) from error
+                raise NotFound(name, self.url) from error
         except OSError as error:
             raise self._unavailable(name, error) from error
 
     def _unavailable(self, name: str, error: OSError) -> StoreUnavailable | UnsafeName:
         if error.errno == errno.ELOOP:
             return UnsafeName(
-                f"Expected {name!r} to lie in {self._url}. Received: symbolic links that lead in a circle. Remove them."
+                f"Expected {name!r} to lie in {self.url}. Received: symbolic links that lead in a circle. Remove them."
             )
         raises = StoreUnavailable if error.errno in _FOR_GOOD else CallFailed
         return raises(
-            f"Expected to read and write {name!r} in {self._url}. Received: {error.strerror or error}. {advice(error)}"
+            f"Expected to read and write {name!r} in {self.url}. Received: {error.strerror or error}. {advice(error)}"
         )

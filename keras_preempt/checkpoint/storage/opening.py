@@ -4,12 +4,32 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
 
-_LOST_SLASH = re.compile(r"gs:/(?!/)", re.IGNORECASE)
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(/?)")
+
+OpenBucket = Callable[[str, "str | os.PathLike[str] | None"], Store]
+"""Returns the store of a URL, given the staging directory; touches no storage."""
+
+
+def _open_gcs(url: str, staging_dir: str | os.PathLike[str] | None) -> Store:
+    # Only here: the client of a bucket takes a while to import.
+    from keras_preempt.checkpoint.storage.gcs import GcsStore
+
+    return GcsStore(url, staging_dir=staging_dir)
+
+
+BUCKETS: dict[str, OpenBucket] = {"gs": _open_gcs}
+"""By scheme, in lower case."""
+
+
+def names_bucket(place: str) -> bool:
+    """Whether a text has the scheme of a bucket, also if `pathlib` has taken a slash out."""
+    scheme = _SCHEME.match(place)
+    return scheme is not None and scheme[1].lower() in BUCKETS
 
 
 def open_store(
@@ -40,20 +60,18 @@ def open_store(
             f"Expected a non-empty directory. Received: {place!r}. "
             "Pass the path of a directory that all workers share."
         )
-    if _LOST_SLASH.match(place):  # else it would become a local directory named 'gs:'
+    known = " or ".join(f"{scheme}://bucket/prefix" for scheme in BUCKETS)
+    scheme = _SCHEME.match(place)
+    if scheme is not None and not scheme[2] and names_bucket(place):  # else it would become a local directory
         raise ValueError(
-            f"Expected a path, or gs://bucket/prefix as a string. Received: {url!r}, in which a slash is missing. "
+            f"Expected a path, or {known} as a string. Received: {url!r}, in which a slash is missing. "
             "pathlib takes it out: pass a bucket's place as a string."
         )
-    scheme = _SCHEME.match(place)
-    if scheme is None:
+    if scheme is None or not scheme[2]:
         return LocalStore(place, shown)
-    if scheme.group(1).lower() == "gs":
-        # Only here: the client of a bucket takes a while to import.
-        from keras_preempt.checkpoint.storage.gcs import GcsStore
-
-        return GcsStore(place, staging_dir=staging_dir)
+    if names_bucket(place):
+        return BUCKETS[scheme[1].lower()](place, staging_dir)
     raise ValueError(
-        f"Expected a local or shared path, or gs://bucket/prefix. Received: {place!r}, whose scheme "
-        f"{scheme.group(0)!r} is not known. Pass the path of a directory that all workers share."
+        f"Expected a local or shared path, or {known}. Received: {place!r}, whose scheme "
+        f"{scheme[0]!r} is not known. Pass the path of a directory that all workers share."
     )

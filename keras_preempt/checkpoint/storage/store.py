@@ -1,17 +1,19 @@
-"""The protocol of a store: what checkpoints need from storage.
+"""What checkpoints need from storage: `Store`, the base class of every kind.
 
-A `Store` holds immutable files under relative, '/'-separated names, like an object store: there are no
-folders to make, a file is there completely or not at all, and nothing is ever overwritten. Only a log grows.
+A store holds immutable files under relative, '/'-separated names, like an object store: there are no folders to make,
+a file is there completely or not at all, and nothing is ever overwritten. Only a log grows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from keras_preempt.checkpoint.errors import UnsafeName
+from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable, UnsafeName
 
 Moved = Callable[[int], None]
 """Called with how many more bytes have gone to the storage or come from it: for pieces of about 1 MiB or more, from any
@@ -40,22 +42,11 @@ def silent(task: str, total: int) -> Iterator[Moved]:
 
 
 def check_name(name: str) -> str:
-    """Checks that a name stays below the directory that it is relative to.
+    """Returns `name` if it leads to a place below the directory that it is relative to; raises `UnsafeName` otherwise.
 
-    Every name that reaches a store passes through here, so that a name from an untrusted manifest cannot lead
-    anywhere else.
-
-    Args:
-        name: Components joined by '/', already in normal form.
-
-    Returns:
-        `name`, unchanged.
-
-    Raises:
-        UnsafeName: It is empty, absolute or not in normal form, contains '..', a backslash or a NUL, is
-            longer than storage allows, or is reserved for temporary files.
+    Every name that reaches a store passes through here: one from an untrusted manifest must not lead anywhere else.
     """
-    why = _unsafe(name)
+    why = _why_unsafe(name)
     if why is not None:
         raise UnsafeName(
             f"Expected a relative, '/'-separated name below the directory. Received: {name!r:.200} ({why}). "
@@ -64,7 +55,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def _unsafe(name: object) -> str | None:
+def _why_unsafe(name: object) -> str | None:
     if not isinstance(name, str):
         return "not a string"
     if "\0" in name or "\\" in name:
@@ -101,107 +92,109 @@ Names = list[str]
 class Writer(Protocol):
     """A file that is being written; it gets its name when its context manager ends without an error."""
 
-    def write(self, buffer: Buffer) -> None:
-        """Appends all bytes of `buffer`."""
-        ...
+    def write(self, buffer: Buffer) -> None: ...
 
 
 class LineSink(Protocol):
     """The end of a log."""
 
     def write(self, data: bytes) -> None:
-        """Appends `data` in one piece and hands it to the storage at once."""
-        ...
+        """Appends `data` in one piece; raises `StoreUnavailable` if the log is closed."""
 
     def close(self) -> None:
         """Ends the use of the log; what was written stays."""
-        ...
 
 
-class Store(Protocol):
+class Store(ABC):
     """Where checkpoints live.
 
     All names are checked by `check_name`. A prefix is a name too, or '' for everything; it stands for what is
     below it ('a' for 'a/b', not for 'ab'). Every method may raise `StoreUnavailable` and `UnsafeName`.
+
+    Attributes:
+        url: How the user names the place, for messages.
+        key: The place itself: the same, however a user spells it.
+        deadline: Monotonic seconds by which every call should be over; None for no such moment. A store of local files
+            cannot cut a write short and pays no attention to it.
     """
 
-    deadline: float | None
-    """Monotonic seconds by which every call should be over; None for no such moment. A store of local files
-    cannot cut a write short and pays no attention to it."""
+    url: str
+    key: str
+    deadline: float | None = None
+
+    path: Path | None = None
+    """Where the files are as this machine sees them, absolute; None if they are in no file system. Looking at them
+    again then costs a request."""
+
+    poll_interval: tuple[float, float] = (0.2, 1.0)
+    """Seconds between two looks at what another worker is about to write: at first, and at the longest. A waiting
+    caller doubles the first up to the longest."""
+
+    shared_by_network = True
+    """Whether workers that read the same file share a network, or a limit of the storage, and slow each other down:
+    then one reads a file and gives it to the others."""
+
+    logs_grow = False
+    """Whether a log is one file that grows, and not a new file for each batch of its lines."""
 
     @property
-    def url(self) -> str:
-        """How a user names the place, for messages."""
-        ...
+    def is_local(self) -> bool:
+        """Whether this is a directory of a local or shared file system."""
+        return self.path is not None
 
-    @property
-    def key(self) -> str:
-        """The place itself: the same, however a user spells it."""
-        ...
+    def beside(self, name: str) -> str:
+        """Returns where to keep files that are not the run's, as `open_store` takes it; no job uses that place.
 
-    @property
-    def look_again(self) -> tuple[float, float]:
-        """Seconds between two looks at what another process is to write: at first, and at the longest.
-
-        A waiting caller doubles the first up to the longest. A look may cost money and count against a quota.
+        For ``gs://bucket/run`` it is ``gs://bucket/run.<name>``, for a directory a folder in it that listings omit.
         """
-        ...
+        scheme, _, place = self.key.partition("://")
+        return f"{scheme}://{place}.{name}" if "/" in place else f"{scheme}://{place}/{name}"
 
-    @property
-    def shared_by_network(self) -> bool:
-        """Whether workers that read the same file share a network, or a limit of the storage, and wait for each other.
+    @abstractmethod
+    def prepare(self) -> None:
+        """Makes the place usable and makes sure that it can be written to.
 
-        Then it is worth it that one reads a file and gives it to the others.
+        The `StoreUnavailable` that it raises otherwise names the place and the cure.
         """
-        ...
 
+    def check_access(self) -> Iterator[tuple[str, StoreUnavailable | None]]:
+        """Tries what a job must be permitted to do, and gives each operation with its error; None if it succeeded."""
+        try:
+            self.prepare()
+        except StoreUnavailable as error:
+            yield "write", error
+        else:
+            yield "write", None
+
+    @abstractmethod
+    def check_space(self, size: int) -> None:
+        """Raises `StoreUnavailable` unless files of `size` bytes fit on the disk they are written to or staged on."""
+
+    @abstractmethod
     def file_size(self, total: int) -> int:
         """Returns how many bytes each file should have at most when `total` bytes are written one after the other.
 
-        Smaller files than the writer's own limit are worth it where several are transferred faster than one.
+        Smaller files than the writer's own limit pay where several are transferred faster than one.
         """
-        ...
 
-    def prepare(self) -> None:
-        """Makes the place usable if need be and makes sure that it can be written to.
-
-        Raises:
-            StoreUnavailable: It cannot; the message names the place and the cure.
-        """
-        ...
-
-    def check_space(self, size: int) -> None:
-        """Makes sure that files of `size` bytes find room on the disk that they are written or staged on.
-
-        Raises:
-            StoreUnavailable: They do not; the message says how much is free.
-        """
-        ...
-
+    @abstractmethod
     def read(self, name: str, *, limit: int) -> bytes:
         """Returns the whole of a small file.
 
-        Raises:
-            NotFound: There is no such file.
-            TooLarge: It is larger than `limit` bytes; raised before memory is taken for it.
+        Raises `NotFound`, and `TooLarge` above `limit` bytes, before memory is taken for it.
         """
-        ...
 
+    @abstractmethod
     def create(self, name: str, data: bytes) -> FileInfo:
-        """Stores a small file: durable, and complete as soon as it is visible.
+        """Stores a small file: durable, and complete as soon as it is visible. Raises `AlreadyExists`."""
 
-        Raises:
-            AlreadyExists: There is such a file; it is unchanged.
-        """
-        ...
-
+    @abstractmethod
     def writer(self, name: str, moved: Moved = uncounted) -> AbstractContextManager[Writer]:
         """Streams a file, which becomes durable and visible when the block ends without an exception.
 
         After an exception nothing of it is left. Raises `AlreadyExists` like `create`. `moved` is called with how much
         has gone to the storage, which may be later than it was written.
         """
-        ...
 
     def overlapped(self) -> AbstractContextManager[None]:
         """Lets files that this thread writes with `writer` become durable later: at the end of this block.
@@ -209,47 +202,50 @@ class Store(Protocol):
         Several are then on their way at once where the storage can do that. The block ends when all are durable;
         it raises the error of a file that failed, unless a `writer` in it has raised that already.
         """
-        ...
+        return nullcontext()
 
+    @abstractmethod
     def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
         """Opens a file for reading from its beginning, with `readinto` too. Raises `NotFound`.
 
         `moved` is called with how much has come from the storage, which may be earlier than it is read.
         """
-        ...
 
     def read_ahead(self, name: str) -> None:
-        """Has the system fetch a file into its own memory, if it can: it will be read soon. Raises `NotFound`."""
-        ...
+        """Has the system fetch a file that will be read soon, if it can. Raises `NotFound`."""
+        check_name(name)
 
+    @abstractmethod
     def stat(self, name: str) -> FileInfo:
         """Returns what is known about a file. Raises `NotFound`."""
-        ...
 
+    @abstractmethod
     def list(self, prefix: str) -> FileInfos:
         """Returns all files below `prefix`, sorted by name; an empty list if there are none."""
-        ...
 
+    @abstractmethod
     def children(self, prefix: str) -> Names:
         """Returns the sorted names, one component each, of what is directly below `prefix`."""
-        ...
 
+    @abstractmethod
     def delete(self, name: str) -> None:
         """Removes a file. Raises `NotFound`."""
-        ...
 
     def delete_tree(self, prefix: str) -> None:
         """Removes everything below `prefix`, which must not be ''; what is gone already is no error."""
-        ...
+        for name in [info.name for info in self.list(check_name(prefix))] + [prefix]:
+            with suppress(NotFound):
+                self.delete(name)
 
+    def sweep(self, folders: Iterable[str], since: str) -> None:  # noqa: B027
+        """Removes half-written files in `folders` that are older than the file `since`; a bucket has none."""
+
+    @abstractmethod
     def append_log(self, name: str) -> LineSink:
         """Opens a log at its end, making it if need be."""
-        ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Ends the store's threads and removes its files on local disk; a later call starts it again.
 
-        Raises:
-            StoreUnavailable: Lines of a log could not be handed over; everything else is ended nevertheless.
+        Raises `StoreUnavailable` if lines of a log could not be handed over; everything else is ended nevertheless.
         """
-        ...

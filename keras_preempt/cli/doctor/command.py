@@ -15,7 +15,6 @@ from typing import Any
 import click
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
-from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.doctor.finding import Findings, Printer
 from keras_preempt.cli.doctor.loops import uses_handler
@@ -152,7 +151,7 @@ def doctor(ctx: click.Context, /, as_json: bool, **wishes: Any) -> int:
             store = stack.enter_context(
                 contextlib.closing(store_of(wanted.directory, staging_dir=wanted.staging_dir))
             )
-        if isinstance(store, LocalStore):
+        if store is not None and store.path is not None:
             stack.enter_context(_nothing_new(store.path))
         _Examination(wanted, job, store, printer, findings).examine()
     if as_json:

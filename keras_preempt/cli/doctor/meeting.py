@@ -88,7 +88,7 @@ class Meeting:
         hello_at = time.time()
         self._write(f"hello-{self.job.index}-{self._own}", {"time": hello_at})
         until = time.monotonic() + self.patience
-        pause = self.store.look_again[0]
+        pause = self.store.poll_interval[0]
         while True:
             self._answer_all()
             for other in self._others() - set(self._answers):
@@ -108,7 +108,7 @@ class Meeting:
             ) or time.monotonic() > until:
                 return shared
             time.sleep(pause)  # Files cannot be waited for.
-            pause = min(2 * pause, self.store.look_again[1])
+            pause = min(2 * pause, self.store.poll_interval[1])
 
     def _answer_all(self) -> None:
         for name in self.store.children(""):
@@ -132,7 +132,7 @@ class Meeting:
             # The first worker to leave removes everything.
             if wanted <= over or (self.job.index, self._own) not in over or time.monotonic() > until:
                 return
-            time.sleep(self.store.look_again[1])
+            time.sleep(self.store.poll_interval[1])
 
     def _write(self, name: str, value: dict[str, Any]) -> None:
         with contextlib.suppress(AlreadyExists):

@@ -6,22 +6,16 @@ import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from keras_preempt.checkpoint.errors import CheckpointError, StoreUnavailable
-from keras_preempt.checkpoint.storage.advice import advice
-from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.staging import StagingDirectory
-from keras_preempt.checkpoint.storage.store import TEMPORARY_PREFIX, Store
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.doctor import mounts
 from keras_preempt.cli.doctor.finding import Findings
 from keras_preempt.cli.doctor.mounts import Fate
 from keras_preempt.cli.terminal import shown_size
 from keras_preempt.notices.platform import GENERIC_NAME, Platform
-
-if TYPE_CHECKING:
-    from keras_preempt.checkpoint.storage.gcs import GcsStore
 
 _NEEDED_FOR = {
     "create": "no checkpoint could be saved",
@@ -33,31 +27,32 @@ _NEEDED_FOR = {
 
 def check_place(findings: Findings, store: Store, platform: Platform) -> bool:
     """Checks that a place can be written and is durable; returns whether it can be written."""
-    if not isinstance(store, LocalStore):
-        from keras_preempt.checkpoint.storage.gcs import (
-            GcsStore,
-        )  # It takes a second, and a directory needs none.
+    usable = True
+    for operation, error in store.check_access():
+        what = "directory" if store.is_local else f"permission to {operation}"
+        if error is None:
+            can = "can be written" if store.is_local else f"this account may {operation} objects"
+            findings.ok(what, f"{store.url} {can}." if store.is_local else f"{store.url}: {can}.")
+            continue
+        usable = False
+        said = str(error)
+        before, separator, cure = said.rpartition(". ") if said.count(". ") > 1 else (said, "", "")
+        found = f"{before}{separator}".strip()
+        if operation in _NEEDED_FOR:
+            found += f" Without it, {_NEEDED_FOR[operation]}."
+        findings.problem(what, found, cure or "Give this account roles/storage.objectUser on the bucket.")
+    if usable and store.path is not None:
+        _check_durable(findings, store.url, store.path, platform)
+    return usable
 
-        assert isinstance(store, GcsStore)
-        return _check_bucket(findings, store)
-    try:
-        store.prepare()
-    except StoreUnavailable as error:
-        cure = advice(error.__cause__ if isinstance(error.__cause__, OSError) else error)
-        findings.problem("directory", str(error).removesuffix(cure).strip(), cure)
-        return False
-    findings.ok("directory", f"{store.url} can be written.")
-    _check_durable(findings, store, platform)
-    return True
 
-
-def _check_durable(findings: Findings, store: LocalStore, platform: Platform) -> None:
-    found = mounts.look(store.path)
+def _check_durable(findings: Findings, url: str, path: Path, platform: Platform) -> None:
+    found = mounts.look(path)
     if found is None:
-        findings.not_checked("durable", f"{store.url}: {mounts.MOUNTINFO} does not say what it is on.")
+        findings.not_checked("durable", f"{url}: {mounts.MOUNTINFO} does not say what it is on.")
         return
     mount, fate = found
-    where = f"{store.url} is on {mount.kind}, mounted on {mount.point}"
+    where = f"{url} is on {mount.kind}, mounted on {mount.point}"
     names = platform.name.split("+")
     is_taken_back = names != [GENERIC_NAME]
     elsewhere = (
@@ -99,23 +94,6 @@ def _check_durable(findings: Findings, store: LocalStore, platform: Platform) ->
         )
 
 
-def _check_bucket(findings: Findings, store: GcsStore) -> bool:
-    refused = False
-    for operation, error in store.permissions():
-        if error is None:
-            findings.ok(f"permission to {operation}", f"{store.url}: this account may {operation} objects.")
-            continue
-        refused = True
-        said = str(error)
-        before, separator, advice = said.rpartition(". ") if said.count(". ") > 1 else (said, "", "")
-        findings.problem(
-            f"permission to {operation}",
-            f"{before}{separator}".strip() + f" Without it, {_NEEDED_FOR[operation]}.",
-            advice or "Give this account roles/storage.objectUser on the bucket.",
-        )
-    return not refused
-
-
 def check_room(
     findings: Findings, store: Store, size: int, keep: int, share: int, staging_dir: str | None
 ) -> bool:
@@ -129,7 +107,7 @@ def check_room(
         share: Bytes that this worker may have to stage on their way to a bucket.
         staging_dir: As the callback gets it.
     """
-    if not isinstance(store, LocalStore):
+    if store.path is None:
         return _check_staging(findings, share, staging_dir)
     usage = shutil.disk_usage(store.path)
     needed = size * (keep + 1)
@@ -175,24 +153,9 @@ def _check_staging(findings: Findings, share: int, staging_dir: str | None) -> b
         staging.remove()
 
 
-_NAME = "doctor"
-
-
 def place_of(directory: str, name: str) -> str:
-    """Returns a place for the doctor's own files that no job takes for its own.
-
-    In a directory it is a folder that listings leave out, so that it may stand in an empty directory and in that of a
-    run. In a bucket it is beside the prefix: ``gs://bucket/run.doctor/...`` for ``gs://bucket/run``.
-
-    Args:
-        directory: The directory of the callback.
-        name: The name of the place.
-    """
-    store = open_store(directory)
-    if isinstance(store, LocalStore):
-        return str(store.path / f"{TEMPORARY_PREFIX}{_NAME}" / name)
-    bucket, _, prefix = store.key.removeprefix("gs://").partition("/")
-    return f"gs://{bucket}/{f'{prefix}.{_NAME}' if prefix else _NAME}/{name}"
+    """Returns a place for the doctor's own files that no job takes for its own, given the directory of the callback."""
+    return f"{open_store(directory).beside('doctor')}/{name}"
 
 
 @contextlib.contextmanager
@@ -209,10 +172,10 @@ def removed_afterwards(url: str, staging_dir: str | None = None) -> Iterator[Sto
 def _remove(store: Store) -> None:
     """Removes such a place, as far as permitted. Another check looks at the permissions."""
     store.deadline = None
-    if isinstance(store, LocalStore):
+    if store.path is not None:
         shutil.rmtree(store.path, ignore_errors=True)
         with contextlib.suppress(OSError):  # Other workers' doctors are still there.
-            Path(store.path).parent.rmdir()
+            store.path.parent.rmdir()
         return
     with contextlib.suppress(CheckpointError):
         for name in store.children(""):

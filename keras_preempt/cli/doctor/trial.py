@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from keras_preempt.checkpoint.manifest import Manifest
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli.doctor.last_lines import LastLines
 from keras_preempt.cli.doctor.loops import Loops
 from keras_preempt.cli.doctor.processes import Process, chain, look, training_process
@@ -150,7 +151,7 @@ class Trial:
     def _wait_for_training(self, cluster: LocalCluster) -> bool:
         """Waits until every worker has done a step; False if they end before, or it takes too long."""
         until = time.monotonic() + self.patience
-        pause = _LOOK if "://" not in self.root else _LOOK_AT_A_BUCKET
+        pause = _LOOK if open_store(self.root).is_local else _LOOK_AT_A_BUCKET
         while time.monotonic() < until:
             ended = self._ended.wait(pause)
             self._note_ignoring(cluster)

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
-from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli.options import store_of
 from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.report.tables import some
@@ -25,21 +25,19 @@ class RunDirectories:
 
     Args:
         place: A path, or ``gs://bucket/prefix``.
+
+    Attributes:
+        path: The place, if it is on this machine's disk.
     """
 
     def __init__(self, place: str) -> None:
         self._place = place.rstrip("/")
-        self._local = "://" not in place
-
-    @property
-    def path(self) -> Path | None:
-        """The place, if it is on this machine's disk."""
-        return Path(self._place).resolve() if self._local else None
+        self.path = open_store(place).path
 
     def of(self, run: str) -> str:
         """Returns the directory of the run of that name; makes it if need be."""
         directory = f"{self._place}/{run}"
-        if self._local:
+        if self.path is not None:
             Path(directory).mkdir(exist_ok=True)
         return directory
 
@@ -66,17 +64,16 @@ def run_directories(keep: str | None, bucket: DrillBucket | None = None) -> Iter
 
 def _new_or_empty(keep: str) -> str:
     with contextlib.closing(store_of(keep)) as store:
-        local = isinstance(store, LocalStore)
         try:
             store.prepare()
-            taken = os.listdir(keep) if local else store.children("")
+            taken = store.children("") if store.path is None else os.listdir(store.path)
         except StoreUnavailable as error:
             raise click.UsageError(str(error)) from None
     if taken:
         raise click.UsageError(
             f"Expected a new or empty directory for --keep. Received: {keep}, with files in it."
         )
-    return str(Path(keep).resolve()) if local else store.url
+    return store.url if store.path is None else str(store.path)
 
 
 MIXES: Mapping[str, tuple[str, ...]] = {

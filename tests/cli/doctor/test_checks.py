@@ -7,11 +7,11 @@ import socket
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.cli.doctor import meeting, mounts, software, storage
 from keras_preempt.cli.doctor.finding import Finding, Findings
@@ -79,7 +79,7 @@ def test_a_staging_disk_in_memory_is_a_warning(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "mountinfo").write_text("20 1 0:1 / / rw - tmpfs tmpfs rw\n")
     monkeypatch.setattr(mounts, "MOUNTINFO", str(tmp_path / "mountinfo"))
     findings = Findings()
-    assert storage.check_room(findings, SimpleNamespace(), 1, 2, 1, str(tmp_path))  # type: ignore[arg-type]
+    assert storage.check_room(findings, GcsStore("gs://bucket/run"), 1, 2, 1, str(tmp_path))
     assert of("staging", findings).level == "warning"
     assert "it is memory (tmpfs)" in of("staging", findings).what
 

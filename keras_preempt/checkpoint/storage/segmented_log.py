@@ -18,7 +18,7 @@ from keras_preempt.checkpoint.errors import (
     StoreUnavailable,
     WriteUncertain,
 )
-from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.checkpoint.storage.store import LineSink, Store
 from keras_preempt.process.threads import started
 
 logger = logging.getLogger("keras_preempt")
@@ -33,7 +33,7 @@ LARGEST = 4 << 20
 """Bytes that are kept while the storage fails; what comes then is lost."""
 
 
-class GcsLog:
+class SegmentedLog(LineSink):
     """The end of a log ``folder/name.jsonl``, whose segments are ``folder/name-0001.jsonl`` and so on.
 
     Args:
@@ -56,11 +56,7 @@ class GcsLog:
         self._thread: threading.Thread | None = None
 
     def write(self, data: bytes) -> None:
-        """See `LineSink.write`; returns at once.
-
-        Raises:
-            StoreUnavailable: The log is closed.
-        """
+        """Returns at once; raises `StoreUnavailable` if the log is closed."""
         with self._changed:
             if self._closed:
                 raise StoreUnavailable(

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from keras_preempt.checkpoint.errors import StoreUnavailable, WriteUncertain
-from keras_preempt.checkpoint.storage import gcs_log
+from keras_preempt.checkpoint.storage import segmented_log
 from keras_preempt.checkpoint.storage.gcs import GcsStore
-from keras_preempt.checkpoint.storage.gcs_log import GcsLog, segment_name
+from keras_preempt.checkpoint.storage.segmented_log import SegmentedLog, segment_name
 from keras_preempt.checkpoint.storage.store import FileInfo
 from keras_preempt.testing import FakeGcs
 from tests.checkpoint.campaign_store import MemoryStore
@@ -54,8 +54,8 @@ def store() -> Slow:
     return Slow()
 
 
-def begun(store: Slow, *lines: bytes) -> GcsLog:
-    log = GcsLog(store, NAME)
+def begun(store: Slow, *lines: bytes) -> SegmentedLog:
+    log = SegmentedLog(store, NAME)
     for line in lines:
         log.write(line)
     return log
@@ -77,7 +77,7 @@ def test_lines_are_handed_over_before_the_log_is_closed_and_the_rest_without_wai
     log.write(b"3\n")
     began = time.monotonic()
     log.close()
-    assert time.monotonic() - began < gcs_log.INTERVAL / 2
+    assert time.monotonic() - began < segmented_log.INTERVAL / 2
     assert store.content() == b"1\n2\n3\n"
     segments = [segment_name(NAME, number) for number in (1, 2, 3)]
     assert sorted(store.files) == segments
@@ -94,7 +94,7 @@ def test_a_burst_makes_few_segments_at_most_one_a_second(store: Slow) -> None:
     log.close()
     assert len(store.files) <= 4
     gaps = [later - earlier for earlier, later in zip(store.times, store.times[1:], strict=False)]
-    assert all(gap > gcs_log.INTERVAL * 0.9 for gap in gaps)
+    assert all(gap > segmented_log.INTERVAL * 0.9 for gap in gaps)
 
 
 def test_writing_never_waits_for_the_storage(store: Slow) -> None:
@@ -123,7 +123,7 @@ def test_two_ends_of_one_log_lose_nothing(store: Slow, monkeypatch: pytest.Monke
 
 
 def test_lines_are_kept_while_the_storage_fails(store: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gcs_log, "PATIENCE", 0.05)
+    monkeypatch.setattr(segmented_log, "PATIENCE", 0.05)
     store.broken = True
     log = begun(store, b"1\n", b"2\n")
     store.broken = False
@@ -181,7 +181,7 @@ def test_closing_the_store_hands_over_its_logs(tmp_path: Path) -> None:
 def test_lines_that_may_be_stored_are_not_stored_twice_and_a_segment_of_somebody_else_is_left_to_them(
     store: Slow, monkeypatch: pytest.MonkeyPatch, carries_out: bool, theirs: bytes | None, stored: bytes
 ) -> None:
-    monkeypatch.setattr(gcs_log, "PATIENCE", 0.05)
+    monkeypatch.setattr(segmented_log, "PATIENCE", 0.05)
     create = store.create
 
     def unanswered(name: str, data: bytes) -> FileInfo:
