@@ -5,16 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timezone
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from keras_preempt.notices.cloud import Cloud, Grace, Question, Row
-from keras_preempt.notices.metadata_client import Address, Answer, MetadataClient, MetadataError
-from keras_preempt.notices.notice import Notice
-from keras_preempt.notices.source_thread import AskingSource, Backoff
-from keras_preempt.notices.stopping import Stopping
+from keras_preempt.notices.cloud import Cloud, Grace, Probe, Row
+from keras_preempt.notices.metadata_client import Address, Answer, MetadataClient, MetadataError, Stopping
+from keras_preempt.notices.notice import Notice, OnNotice
+from keras_preempt.notices.polling import Backoff, PollingSource
 from keras_preempt.process import environment
 
 logger = logging.getLogger("keras_preempt")
@@ -24,129 +22,13 @@ _COMPUTE = "/metadata/instance/compute?api-version=2021-02-01"
 _HEADERS = {"Metadata": "true"}
 _ENDS = ("Preempt", "Terminate", "Reboot", "Redeploy")
 _STATUSES = ("Scheduled", "Started")
+_FIRST_ANSWER_SECONDS = 150.0  # The first question switches scheduled events on, which may take two minutes.
 
 ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"
 """The chassis asset tag of every Azure machine; other Hyper-V machines have Microsoft's name, but not this tag."""
 
 
-@dataclass(frozen=True)
-class _Announced:
-    notice: Notice
-    event: AzureEvent
-
-
-class AzureScheduledEvents(AskingSource):
-    """Listens for scheduled events that end this machine, from `start` until `stop`.
-
-    It only ever reads. To acknowledge an event would let Azure begin at once, and for every machine in it: that is for
-    the owner of the machines to decide.
-
-    The first question switches scheduled events on, and may take two minutes to be answered.
-
-    Args:
-        on_notice: Called in the source's thread with each notice. A notice whose event is moved to another time comes
-            again, with the same id.
-        on_withdrawn: Called in the source's thread with a notice whose event is cancelled, or over.
-        address: Where the instance metadata service is; None to go by the environment.
-        poll_seconds: The time between two questions, in seconds; Azure recommends one second.
-        first_answer_seconds: How long the first answer about events may take, in seconds.
-        answer_seconds: How long any other answer may take, in seconds.
-        backoff: How long to wait after failures.
-
-    Raises:
-        ValueError: The variable that names the service's address holds none.
-    """
-
-    def __init__(
-        self,
-        on_notice: Callable[[Notice], None],
-        *,
-        on_withdrawn: Callable[[Notice], None],
-        address: Address | None = None,
-        poll_seconds: float = 1.0,
-        first_answer_seconds: float = 150.0,
-        answer_seconds: float = 10.0,
-        backoff: Backoff | None = None,
-    ) -> None:
-        super().__init__("Azure scheduled events", on_notice, backoff)
-        self._on_withdrawn = on_withdrawn
-        self._client = MetadataClient(address or AZURE.address())
-        self._poll_seconds = poll_seconds
-        self._events_seconds = first_answer_seconds
-        self._answer_seconds = answer_seconds
-        self._machine: str | None = None
-        self._incarnation: int | None = None
-        self._announced: dict[str, _Announced] = {}
-        self._others: set[str] = set()
-
-    def _ask(self, stopping: Stopping) -> float:
-        if self._machine is None:
-            # First: the events of the other machines of a scale set come with the same document.
-            self._machine = self._ask_name(stopping)
-        answer = self._client.ask(_EVENTS, stopping, headers=_HEADERS, timeout=self._events_seconds)
-        answer.check_status()
-        self._events_seconds = self._answer_seconds
-        said = answer.json()
-        try:
-            document = read_document(said)
-        except ValueError as error:
-            raise MetadataError(f"{error} It came from {answer.question}.") from None
-        if document.incarnation != self._incarnation:
-            self._hear(document, self._machine)
-            if document.problem is not None:
-                raise MetadataError(f"{document.problem} It came from {answer.question}.")
-            self._incarnation = document.incarnation
-        return self._poll_seconds
-
-    def _ask_name(self, stopping: Stopping) -> str:
-        answer = self._client.ask(_COMPUTE, stopping, headers=_HEADERS, timeout=self._answer_seconds)
-        answer.check_status()
-        name = answer.json().get("name")
-        if not isinstance(name, str) or not name:
-            raise answer.unexpected("the machine's name", repr(name)[:60])
-        return name
-
-    def _hear(self, document: AzureDocument, machine: str) -> None:
-        ours = {event.id: event for event in document.events if event.is_about(machine)}
-        for event in ours.values():
-            if event.kind in _ENDS:
-                self._hear_end(event)
-            elif event.id not in self._others:
-                self._others.add(event.id)
-                logger.info(
-                    "Azure scheduled events: %s of this machine, which does not end it. Training goes on.",
-                    event.kind,
-                )
-        if document.problem is None:
-            # Otherwise an event that is missing may be the one that could not be read.
-            for identity in [known for known in self._announced if known not in ours]:
-                self._on_withdrawn(self._announced.pop(identity).notice)
-            self._others &= ours.keys()
-
-    def _hear_end(self, event: AzureEvent) -> None:
-        earlier = self._announced.get(event.id)
-        if earlier is not None and (earlier.event.started, earlier.event.not_before) == (
-            event.started,
-            event.not_before,
-        ):
-            return
-        now = time.time()
-        deadline = now if event.not_before is None else event.not_before
-        if earlier is not None and earlier.notice.deadline is not None and event.started:
-            deadline = min(deadline, earlier.notice.deadline)
-        notice = Notice(
-            "Azure scheduled events",
-            f"{event.kind} {'has started' if event.started else 'is scheduled'}",
-            now,
-            deadline,
-            id=event.id,
-        )
-        self._announced[event.id] = _Announced(notice, event)
-        self._on_notice(notice)
-
-
-@dataclass(frozen=True)
-class AzureEvent:
+class AzureEvent(NamedTuple):
     """One announced event.
 
     Attributes:
@@ -168,8 +50,7 @@ class AzureEvent:
         return machine.casefold() in (name.casefold() for name in self.resources)
 
 
-@dataclass(frozen=True)
-class AzureDocument:
+class AzureDocument(NamedTuple):
     """All that is announced.
 
     Attributes:
@@ -183,12 +64,95 @@ class AzureDocument:
     problem: str | None
 
 
-def read_document(said: dict[str, Any]) -> AzureDocument:
-    """Reads a whole document. One malformed event does not hide the others.
+class AzureScheduledEvents(PollingSource):
+    """Listens for scheduled events that end this machine.
 
-    Raises:
-        ValueError: The document is malformed. The message says what was expected and received.
+    It only ever reads. To acknowledge an event would let Azure begin at once, and for every machine in it: that is for
+    the owner of the machines to decide.
+
+    A notice whose event is moved to another time comes again, with the same id; one whose event is canceled, or over,
+    is withdrawn. Azure recommends to ask once a second. The timeouts of the answers are in seconds.
     """
+
+    def __init__(
+        self,
+        on_notice: OnNotice,
+        *,
+        on_withdrawn: OnNotice,
+        address: Address | None = None,
+        poll_seconds: float = 1.0,
+        answer_seconds: float = 10.0,
+        backoff: Backoff | None = None,
+    ) -> None:
+        super().__init__("Azure scheduled events", on_notice, backoff)
+        self._on_withdrawn = on_withdrawn
+        self._client = MetadataClient(address or AZURE.address())
+        self._poll_seconds = poll_seconds
+        self._events_seconds = _FIRST_ANSWER_SECONDS
+        self._answer_seconds = answer_seconds
+        self._machine: str | None = None
+        self._incarnation: int | None = None
+        self._announced: dict[str, tuple[AzureEvent, Notice]] = {}
+        self._others: set[str] = set()  # Events that were logged, since they do not end the machine.
+
+    def _ask(self, stopping: Stopping) -> float:
+        if self._machine is None:
+            # First: the events of the other machines of a scale set come with the same document.
+            answer = self._client.ask(_COMPUTE, stopping, headers=_HEADERS, timeout=self._answer_seconds)
+            answer.check_status()
+            name = answer.json().get("name")
+            if not isinstance(name, str) or not name:
+                raise answer.unexpected("the machine's name", repr(name)[:60])
+            self._machine = name
+        answer = self._client.ask(_EVENTS, stopping, headers=_HEADERS, timeout=self._events_seconds)
+        answer.check_status()
+        self._events_seconds = self._answer_seconds
+        said = answer.json()
+        try:
+            document = read_document(said)
+        except ValueError as error:
+            raise MetadataError(f"{error} It came from {answer.question}.") from None
+        if document.incarnation != self._incarnation:
+            self._hear(document, self._machine)
+            if document.problem is not None:
+                raise MetadataError(f"{document.problem} It came from {answer.question}.")
+            self._incarnation = document.incarnation
+        return self._poll_seconds
+
+    def _hear(self, document: AzureDocument, machine: str) -> None:
+        ours = {event.id: event for event in document.events if event.is_about(machine)}
+        for event in ours.values():
+            if event.kind in _ENDS:
+                self._hear_end(event)
+            elif event.id not in self._others:
+                self._others.add(event.id)
+                logger.info(
+                    "Azure scheduled events: %s of this machine, which does not end it. Training goes on.",
+                    event.kind,
+                )
+        if document.problem is None:
+            # Otherwise an event that is missing may be the one that could not be read.
+            for identity in [known for known in self._announced if known not in ours]:
+                self._on_withdrawn(self._announced.pop(identity)[1])
+            self._others &= ours.keys()
+
+    def _hear_end(self, event: AzureEvent) -> None:
+        now = time.time()
+        deadline = now if event.not_before is None else event.not_before
+        if event.id in self._announced:
+            earlier, notice = self._announced[event.id]
+            if (earlier.started, earlier.not_before) == (event.started, event.not_before):
+                return
+            if event.started and notice.deadline is not None:
+                deadline = min(deadline, notice.deadline)
+        reason = f"{event.kind} {'has started' if event.started else 'is scheduled'}"
+        notice = Notice("Azure scheduled events", reason, now, deadline, id=event.id)
+        self._announced[event.id] = event, notice
+        self._on_notice(notice)
+
+
+def read_document(said: dict[str, Any]) -> AzureDocument:
+    """Reads a whole document; raises ValueError if it is malformed. One malformed event does not hide the others."""
     incarnation, listed = said.get("DocumentIncarnation"), said.get("Events")
     if not isinstance(incarnation, int) or not isinstance(listed, list):
         raise ValueError(
@@ -255,7 +219,7 @@ AZURE = Cloud(
     "azure",
     variables=(environment.AZURE_METADATA_HOST,),
     firmware=_firmware,
-    question=Question(_COMPUTE, _is_azures, headers=_HEADERS),
+    probe=Probe(_COMPUTE, _is_azures, _HEADERS),
     sources=lambda on_notice, on_withdrawn, lead: (
         AzureScheduledEvents(on_notice, on_withdrawn=on_withdrawn),
     ),

@@ -1,35 +1,21 @@
-"""What the package knows about one cloud: how to recognise it, where and what to ask it, and what follows there.
+"""What the package knows about one cloud: how to recognize it, where and what to ask it, and what follows there.
 
-Each cloud has a module (gce.py, aws.py, azure.py) that holds its sources of notices and one `Cloud`;
-`platform.CLOUDS` lists them.
+Each cloud has a module (gce.py, aws.py, azure.py) with its sources of notices and one `Cloud`; `platform.CLOUDS` lists
+them.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from keras_preempt.notices.metadata_client import LINK_LOCAL, Address, Answer, parse_address
-from keras_preempt.notices.notice import Notice
+from keras_preempt.notices.notice import OnNotice, Source
 from keras_preempt.process.exit_codes import EXIT_RESTART
 
 Accelerator = Literal["gpu", "tpu", "none"]
-
-OnNotice = Callable[[Notice], None]
-
-
-class Source(Protocol):
-    """A source of notices."""
-
-    def start(self) -> None:
-        """Begins to listen."""
-        ...
-
-    def stop(self) -> None:
-        """Ends; no notice is delivered after this. Can be called twice."""
-        ...
 
 
 class Grace(NamedTuple):
@@ -66,20 +52,12 @@ class Row:
     grace: Grace = UNKNOWN_GRACE
 
 
-@dataclass(frozen=True)
-class Question:
-    """What to ask a metadata server to find out whose it is.
-
-    Attributes:
-        path: What to ask for.
-        recognises: Whether only this cloud answers like that.
-        headers: The request headers.
-        method: The HTTP method.
-    """
+class Probe(NamedTuple):
+    """A request that tells a cloud's metadata server from those of others; only this cloud answers as `recognizes`."""
 
     path: str
-    recognises: Callable[[Answer], bool]
-    headers: Mapping[str, str] = field(default_factory=dict)
+    recognizes: Callable[[Answer], bool]
+    headers: Mapping[str, str]
     method: str = "GET"
 
 
@@ -92,7 +70,7 @@ class Cloud:
         variables: Environment variables that say where its metadata server is; the first one set counts.
         firmware: Finds the cloud's sign in the firmware, which it reads field by field (those of
             /sys/class/dmi/id); None if it is another cloud's.
-        question: How to recognise its metadata server.
+        probe: How to recognize its metadata server.
         sources: Makes the sources of notices, given what to call with a notice, what to call with one that is
             withdrawn, and the machine's `Row.maintenance_lead`.
         machines: The kinds of its machines. With several of them, each names its accelerator.
@@ -101,16 +79,12 @@ class Cloud:
     name: str
     variables: tuple[str, ...]
     firmware: Callable[[Callable[[str], str]], str | None]
-    question: Question
+    probe: Probe
     sources: Callable[[OnNotice, OnNotice, float], Iterable[Source]]
     machines: tuple[Row, ...]
 
     def address(self, variables: Mapping[str, str] = os.environ) -> Address:
-        """Where its metadata server is: at the link-local address unless a variable says otherwise.
-
-        Raises:
-            ValueError: A variable holds no address.
-        """
+        """Where its metadata server is; raises ValueError if a variable that says so holds no address."""
         for name in self.variables:
             if variables.get(name):
                 return parse_address(variables[name], name)

@@ -7,19 +7,24 @@ install a handler: when `fit` is called from a thread other than the main one, a
 
 from __future__ import annotations
 
+import abc
 import threading
 import time
 from collections.abc import Callable
 
 from keras_preempt.agreement.coordinator import CoordinationLost, Coordinator
 from keras_preempt.backend.place import PREEMPTION_NOTICE_KEY
-from keras_preempt.notices.notice import Notice
+from keras_preempt.notices.notice import Notice, OnNotice
 from keras_preempt.process.words import counted
 
 SOURCE = "coordination key"
 
+NOBODY = "keras_preempt/nobody"
+"""What stands under a key for the moment in which somebody looks at it, or stops to wait for it."""
 
 _REASON = "TensorFlow's notice for "
+_STOP_LIMIT = 5.0  # seconds
+_PAUSE = 0.05  # seconds, within which whoever has set a key to NOBODY deletes it again
 
 
 def task_named_by(notice: Notice) -> str | None:
@@ -33,13 +38,7 @@ def notice_of(task: str) -> Notice:
 
 
 def announcement(workers: int, notice: Notice, left: str) -> str:
-    """Returns what a notice to a remote worker, or to the coordinator of some, means, in words.
-
-    Args:
-        workers: How many remote workers there are.
-        notice: The notice.
-        left: How much time is left, such as " in 30 s".
-    """
+    """What a notice to one of several remote workers, or to their coordinator, means; `left` is such as " in 30 s"."""
     task = task_named_by(notice)
     who = (
         f"the coordinator of {counted(workers, 'remote worker')}" if task is None else f"remote worker {task}"
@@ -48,67 +47,65 @@ def announcement(workers: int, notice: Notice, left: str) -> str:
     return f"{notice.reason}: {who} is about to be ended{left}. {saves}"
 
 
-def names_member(notice: Notice, task: str) -> bool:
-    """Whether the notice is about this task, such as "/job:worker/task:1"."""
-    return task_named_by(notice) == task
+class KeyWatch(abc.ABC):
+    """Waits in a thread for a key of the coordination service, in one blocking get that only the key itself can end.
 
-
-_RELEASED = "keras_preempt/released"
-_STOP_LIMIT = 5.0  # seconds
-
-
-class CoordinationKeyNotices:
-    """Waits for the key in one blocking get, which only the key itself can end.
-
-    So `stop` inserts the key for a moment, with a value that is not a task: every waiting thread of the
-    cluster wakes, the one that was stopped ends, and the others wait again.
-
-    Args:
-        coordinator: Where the key appears.
-        on_notice: Called in the waiting thread with the notice.
-        on_lost: Called in the waiting thread if the service fails before `stop` is called.
+    So `stop` sets the key for a moment, to `NOBODY`: every waiting thread of the cluster wakes, the stopped one ends,
+    and the others wait again. `on_lost` is called if the service fails before that.
     """
 
     def __init__(
-        self,
-        coordinator: Coordinator,
-        on_notice: Callable[[Notice], None],
-        on_lost: Callable[[], None] | None = None,
+        self, coordinator: Coordinator, key: str, thread: str, on_lost: Callable[[], None] | None = None
     ) -> None:
         self._coordinator = coordinator
-        self._on_notice = on_notice
+        self._key = key
         self._on_lost = on_lost
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._wait, name="keras_preempt-notice-key", daemon=True)
+        self._thread = threading.Thread(target=self._wait, name=thread, daemon=True)
 
     def start(self) -> None:
-        """Starts the waiting thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread; no notice is delivered after this. Can be called twice."""
+        """Ends the thread; nothing is heard after this. Can be called twice."""
         self._stopped.set()
         limit = time.monotonic() + _STOP_LIMIT
         try:
             # Repeatedly: another member that stops may insert and delete the key at the same time.
             while self._thread.is_alive() and time.monotonic() < limit:
-                inserted = self._coordinator.put_if_absent(PREEMPTION_NOTICE_KEY, _RELEASED)
+                inserted = self._coordinator.put_if_absent(self._key, NOBODY)
                 self._thread.join(timeout=0.2)
                 if inserted:
-                    self._coordinator.delete(PREEMPTION_NOTICE_KEY)
+                    self._coordinator.delete(self._key)
         except CoordinationLost:
             self._thread.join(timeout=1)  # The service has failed, and with it the get.
+
+    @abc.abstractmethod
+    def _hear(self, value: str) -> bool:
+        """Takes what stands under the key, unless this was stopped; returns whether that was all."""
 
     def _wait(self) -> None:
         while not self._stopped.is_set():
             try:
-                value = self._coordinator.wait_for(PREEMPTION_NOTICE_KEY, timeout=None)
+                value = self._coordinator.wait_for(self._key, timeout=None)
             except CoordinationLost:
                 if self._on_lost is not None and not self._stopped.is_set():
                     self._on_lost()
                 return
-            if value != _RELEASED:
-                if not self._stopped.is_set():
-                    self._on_notice(notice_of(value))
+            if value != NOBODY and (self._stopped.is_set() or self._hear(value)):
                 return
-            self._stopped.wait(0.05)  # Another member is stopping; its deletion of the key is on the way.
+            self._stopped.wait(_PAUSE)
+
+
+class CoordinationKeyNotices(KeyWatch):
+    """Hears TensorFlow's notice."""
+
+    def __init__(
+        self, coordinator: Coordinator, on_notice: OnNotice, on_lost: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__(coordinator, PREEMPTION_NOTICE_KEY, "keras_preempt-notice-key", on_lost)
+        self._on_notice = on_notice
+
+    def _hear(self, value: str) -> bool:
+        self._on_notice(notice_of(value))
+        return True

@@ -1,4 +1,4 @@
-"""Finds out where this process runs, beside start-up: a wrong or silent answer must not hold training up.
+"""Finds out where this process runs, while it starts up: a wrong or silent answer must not hold training up.
 
 What the machine says about itself comes first, and takes no time: variables, firmware, device files. A metadata server
 is asked only where the firmware names no cloud (a container may hide it), or where a variable says where the server
@@ -15,10 +15,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from keras_preempt.notices.cloud import Accelerator, Cloud
-from keras_preempt.notices.metadata_client import Address, Answer, MetadataClient, MetadataError
+from keras_preempt.notices.cloud import Accelerator
+from keras_preempt.notices.metadata_client import MetadataClient, MetadataError, Stopped, Stopping
 from keras_preempt.notices.platform import CLOUDS, SCHEDULERS, Platform, compose, parse_name
-from keras_preempt.notices.stopping import Stopped, Stopping
 from keras_preempt.process import environment
 
 logger = logging.getLogger("keras_preempt")
@@ -29,36 +28,29 @@ SERVICE_ACCOUNT = "var/run/secrets/kubernetes.io/serviceaccount"
 TPU_VARIABLES = ("TPU_NAME", "TPU_WORKER_ID", "TPU_ACCELERATOR_TYPE")
 
 _DEVICES: tuple[tuple[str, Accelerator], ...] = (("accel[0-9]*", "tpu"), ("nvidia[0-9]*", "gpu"))
-_FIRMWARE = "sys/class/dmi/id"
 
 LIMIT = 1.0
 """Seconds that metadata servers get for an answer, all together."""
 
 
-Clue = tuple[str, str]
-"""What the machine says about itself: the name of a scheduler or cloud, and the sign of it in words, for the log.
-
-Somebody else may set or hide any of it, so looking never raises.
-"""
+# What the machine says about itself. Somebody else may set or hide any of it, so looking never raises. What is found
+# comes with the sign of it in words, for the log.
 
 
-def scheduler_clue(variables: Mapping[str, str], root: Path = Path("/")) -> Clue | None:
-    """The scheduler that started this process."""
+def _find_scheduler(variables: Mapping[str, str], root: Path) -> tuple[str | None, str | None]:
     for row in SCHEDULERS.values():
         for variable in row.variables:
             if variables.get(variable):
                 return row.name, f"{variable} is set"
     if (root / SERVICE_ACCOUNT).is_dir():
         return "kubernetes", f"/{SERVICE_ACCOUNT} is there"
-    return None
+    return None, None
 
 
-def cloud_clue(root: Path = Path("/")) -> Clue | None:
-    """The cloud, as the firmware of its machines names it."""
-
+def _find_cloud(root: Path) -> tuple[str | None, str | None]:
     def field(name: str) -> str:
         try:
-            return (root / _FIRMWARE / name).read_text(errors="replace").strip()
+            return (root / "sys/class/dmi/id" / name).read_text(errors="replace").strip()
         except OSError:
             return ""
 
@@ -66,7 +58,7 @@ def cloud_clue(root: Path = Path("/")) -> Clue | None:
         sign = cloud.firmware(field)
         if sign is not None:
             return cloud.name, f"the firmware says {sign}"
-    return None
+    return None, None
 
 
 def find_accelerator(variables: Mapping[str, str], root: Path = Path("/")) -> tuple[Accelerator, str | None]:
@@ -116,17 +108,19 @@ class Detection:
         self._thread: threading.Thread | None = None
         self._answered: tuple[str, str] | None = None
         self._platform: Platform | None = None
-        found, sign = find_accelerator(variables, root)
+        found, device = find_accelerator(variables, root)
         self._accelerator: Accelerator = found if accelerator is None else accelerator
         if variables.get(environment.PLATFORM):
             self._platform = parse_name(variables[environment.PLATFORM], self._accelerator)
             return
-        scheduler, cloud = scheduler_clue(variables, root), cloud_clue(root)
-        signs = [clue[1] for clue in (scheduler, cloud) if clue]
-        self._signs = (*signs, sign) if sign and accelerator is None else tuple(signs)
-        self._scheduler = scheduler[0] if scheduler else None
-        self._cloud = cloud[0] if cloud else None
-        self._servers = _servers(variables, ask_all=cloud is None)
+        self._scheduler, variable = _find_scheduler(variables, root)
+        self._cloud, firmware = _find_cloud(root)
+        signs = (variable, firmware, device if accelerator is None else None)
+        self._signs = tuple(sign for sign in signs if sign)
+        # The metadata servers that variables name; if there are none and the cloud is unknown, every cloud's own.
+        servers = [(cloud, cloud.address(variables)) for cloud in CLOUDS.values()]
+        named = [server for server in servers if any(variables.get(name) for name in server[0].variables)]
+        self._servers = named or (servers if self._cloud is None else [])
         if not self._servers:
             self._platform = self._compose(self._cloud)
 
@@ -141,11 +135,9 @@ class Detection:
         return self
 
     def result(self, timeout: float = LIMIT) -> Platform:
-        """The platform, as far as it is known by then. The first call decides, and ends the asking.
+        """The platform, as far as it is known after `timeout` seconds. The first call decides, and ends the asking.
 
-        Args:
-            timeout: How long to wait at most, in seconds. Without an answer, what the machine says about itself
-                stands.
+        Without an answer, what the machine says about itself stands.
         """
         if self._platform is None:
             self.start()
@@ -171,33 +163,22 @@ class Detection:
         deadline = time.monotonic() + self._limit  # For all servers together.
         try:
             for cloud, address in self._servers:
+                path, recognizes, headers, method = cloud.probe
+                left = deadline - time.monotonic()
                 try:
-                    answer = _ask_whose(cloud, address, stopping, deadline - time.monotonic())
+                    answer = MetadataClient(address).ask(
+                        path, stopping, headers=headers, timeout=left, method=method
+                    )
                 except MetadataError as error:
                     logger.debug("Not %s: %s", cloud.name, error)
                     continue
-                if cloud.question.recognises(answer):
+                if recognizes(answer):
                     self._answered = cloud.name, f"the metadata server at {address} is that of {cloud.name}"
                     return
         except Stopped:
             return
         finally:
             stopping.close()
-
-
-def _ask_whose(cloud: Cloud, address: Address, stopping: Stopping, timeout: float) -> Answer:
-    question = cloud.question
-    client = MetadataClient(address)
-    return client.ask(
-        question.path, stopping, headers=question.headers, timeout=timeout, method=question.method
-    )
-
-
-def _servers(variables: Mapping[str, str], *, ask_all: bool) -> list[tuple[Cloud, Address]]:
-    """The servers that variables name; if there are none and `ask_all`, every cloud's own."""
-    servers = [(cloud, cloud.address(variables)) for cloud in CLOUDS.values()]
-    named = [server for server in servers if any(variables.get(name) for name in server[0].variables)]
-    return named or (servers if ask_all else [])
 
 
 _found: dict[tuple[str | None, ...], Platform] = {}
@@ -207,11 +188,7 @@ _VARIABLES = (environment.PLATFORM, *(name for cloud in CLOUDS.values() for name
 
 
 class KnownOnce:
-    """A `Detection` whose result this process remembers: a machine does not change, and asking takes a second.
-
-    Raises:
-        ValueError: See `Detection`.
-    """
+    """A `Detection` whose result this process remembers: a machine does not change, and asking takes a second."""
 
     def __init__(self) -> None:
         self._key = tuple(os.environ.get(name) for name in _VARIABLES)
@@ -224,6 +201,5 @@ class KnownOnce:
         return _found[self._key]
 
     def stop(self) -> None:
-        """Ends the asking. Can be called twice."""
         if self._detection is not None:
             self._detection.stop()

@@ -26,14 +26,12 @@ foreground, and a wrapper among them may pass it on as well."""
 
 
 class Interrupts:
-    """What SIGINT means to one fit. Whether a Ctrl-C is the second one is decided by when the listener thread hears it.
+    """What SIGINT means to one fit. When the listener thread hears it decides whether it is the second Ctrl-C.
 
     Args:
         expect: Called in the main thread for the first one, between two instructions; must not wait for anything.
         on_interrupt: Called in the listener thread for the first one.
         trains: Whether there is anything to save yet: until then Ctrl-C raises KeyboardInterrupt, as Python does.
-        interactive: Whether a person goes on to use this process afterwards, as in a notebook: the second one then
-            raises KeyboardInterrupt, as Python does, and does not end the process. None: find out.
     """
 
     def __init__(
@@ -41,12 +39,13 @@ class Interrupts:
         expect: Callable[[], None],
         on_interrupt: Callable[[], None],
         trains: Callable[[], bool] = lambda: True,
-        interactive: bool | None = None,
     ) -> None:
         self._expect = expect
         self._on_interrupt = on_interrupt
         self._trains = trains
-        self._interactive = is_interactive() if interactive is None else interactive
+        # A person goes on to use this process afterwards, as in a notebook: the second Ctrl-C then raises
+        # KeyboardInterrupt, as Python does, and does not end the process.
+        self._interactive = hasattr(sys, "ps1") or bool(sys.flags.interactive)
         self._first_at: float | None = None
         self._at_once = False
 
@@ -78,22 +77,14 @@ class Interrupts:
             self._on_interrupt()
         elif now - self._first_at >= SAME_PRESS and not self._at_once:
             self._at_once = True
-            self._leave()
-
-    def _leave(self) -> None:
-        logger.warning(
-            "Ctrl-C again: leaving at once, without a save. The last committed checkpoint is kept."
-        )
-        if self._interactive:
-            _thread.interrupt_main(signal.SIGINT)  # It may have looked before `_at_once` was set.
-            return
-        # The main thread may be in a step that takes minutes, or wait for a storage that does not answer.
-        if (multiprocessing := sys.modules.get("multiprocessing")) is not None:
-            for child in multiprocessing.active_children():
-                child.terminate()  # As Python does at its end: those that read the data ignore Ctrl-C.
-        os._exit(EXIT_INTERRUPTED)
-
-
-def is_interactive() -> bool:
-    """Whether a person uses this process step by step: a notebook, IPython, or Python's own prompt."""
-    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
+            logger.warning(
+                "Ctrl-C again: leaving at once, without a save. The last committed checkpoint is kept."
+            )
+            if self._interactive:
+                _thread.interrupt_main(signal.SIGINT)  # It may have looked before `_at_once` was set.
+                return
+            # The main thread may be in a step that takes minutes, or wait for a storage that does not answer.
+            if (multiprocessing := sys.modules.get("multiprocessing")) is not None:
+                for child in multiprocessing.active_children():
+                    child.terminate()  # As Python does at its end: those that read the data ignore Ctrl-C.
+            os._exit(EXIT_INTERRUPTED)

@@ -1,4 +1,4 @@
-"""A client of metadata servers: where they are, and one question over HTTP with a bounded wait for its answer.
+"""A client of metadata servers: one question over HTTP, with a bounded wait for its answer that can be stopped.
 
 It uses Python's own http.client because that does so little: no proxy, no redirect, no retry, no pool. Metadata servers
 hand out credentials and decide when a run ends, so a question must go where it is addressed, or nowhere.
@@ -6,26 +6,79 @@ hand out credentials and decide when a run ends, so a question must go where it 
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import io
 import json
+import os
 import select
 import socket
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
-from keras_preempt.notices.stopping import Stopping
-
 LONGEST_BODY = 64 * 1024  # bytes; the documents that are asked for have one or two KiB
 _CONNECT_SECONDS = 2.0  # The server is on the same machine, or on its host.
 
 
-class Address(NamedTuple):
-    """Where a server listens."""
+class Stopped(Exception):
+    """The waiting thread was told to stop."""
 
+
+class Stopping:
+    """Tells one thread to stop, wherever it waits: between two requests, or inside one.
+
+    An event would not do: it does not wake a thread that waits for a socket, and closing a socket does not wake its
+    reader. So this goes through a pipe that every wait watches too.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._closed = False
+        self.is_set = False
+        self._reader, self._writer = os.pipe()
+
+    def set(self) -> None:
+        """Tells the thread to stop. Can be called again, and after `close`."""
+        with self._lock:
+            if not self.is_set and not self._closed:
+                os.write(self._writer, b"s")
+            self.is_set = True
+
+    def wait(self, seconds: float) -> None:
+        """Waits, in the thread; raises Stopped if it is to stop."""
+        with contextlib.suppress(TimeoutError):
+            self.wait_for(None, 0, time.monotonic() + seconds)
+
+    def wait_for(self, connection: socket.socket | None, events: int, deadline: float) -> None:
+        """Waits until a socket is ready for `events` (select.POLLIN or POLLOUT), or until monotonic `deadline`.
+
+        Raises Stopped if the thread is to stop, TimeoutError at the deadline.
+        """
+        poller = select.poll()
+        poller.register(self._reader, select.POLLIN)
+        if connection is not None:
+            poller.register(connection, events)
+        left = deadline - time.monotonic()
+        ready = [descriptor for descriptor, _ in poller.poll(max(0.0, left) * 1000)]
+        if self._reader in ready:
+            raise Stopped
+        if not ready or left <= 0:
+            # Even when there is something to read: a server that sends a byte now and then must not go on for ever.
+            raise TimeoutError("timed out")
+
+    def close(self) -> None:
+        """Closes the pipe; only the thread that waits may call this, once it waits no more."""
+        with self._lock:
+            self._closed = True
+            os.close(self._reader)
+            os.close(self._writer)
+
+
+class Address(NamedTuple):
     host: str
     port: int = 80
 
@@ -39,15 +92,10 @@ LINK_LOCAL = Address("169.254.169.254")
 
 
 def parse_address(text: str, name: str) -> Address:
-    """Reads ``host``, ``host:port`` or ``http://host:port/``.
+    """Reads ``host``, ``host:port`` or ``http://host:port/``, the value of the variable `name`.
 
-    Args:
-        text: What to read.
-        name: The variable that it comes from, for the message.
-
-    Raises:
-        ValueError: It is something else. A path or a password would be dropped silently, and a metadata server
-            speaks no https.
+    Raises ValueError for anything else: a path or a password would be dropped silently, and a metadata server speaks
+    no https.
     """
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
@@ -93,38 +141,30 @@ class Answer:
             raise self.unexpected("status 200", f"status {self.status}")
 
     def text(self) -> str:
-        """The body as text, without the space around it. Raises MetadataError if it is not text."""
+        """The body without the space around it; raises MetadataError if it is not text."""
         try:
             return self.body.decode().strip()
         except UnicodeDecodeError:
-            raise self.unexpected("text", _excerpt(self.body)) from None
+            raise self.unexpected("text", self._excerpt()) from None
 
     def json(self) -> dict[str, Any]:
-        """The body as a JSON object. Raises MetadataError if it is not one."""
+        """The body as a JSON object; raises MetadataError if it is not one."""
         try:
             value = json.loads(self.body)
         except (ValueError, RecursionError):
-            raise self.unexpected("a JSON object", _excerpt(self.body)) from None
+            value = None
         if not isinstance(value, dict):
-            raise self.unexpected("a JSON object", _excerpt(self.body))
+            raise self.unexpected("a JSON object", self._excerpt())
         return value
 
     def unexpected(self, expected: str, received: str) -> MetadataError:
-        """An error that names the question."""
         return MetadataError(f"Expected {expected} from {self.question}. Received: {received}.")
 
-
-def _excerpt(body: bytes) -> str:
-    return repr(body[:60]) + (" and more" if len(body) > 60 else "")
+    def _excerpt(self) -> str:
+        return repr(self.body[:60]) + (" and more" if len(self.body) > 60 else "")
 
 
 class MetadataClient:
-    """Asks one server.
-
-    Args:
-        address: Where it is.
-    """
-
     def __init__(self, address: Address) -> None:
         self._address = address
 
@@ -137,18 +177,9 @@ class MetadataClient:
         timeout: float,
         method: str = "GET",
     ) -> Answer:
-        """Asks, and returns the answer whatever its status.
+        """Asks, and returns the answer whatever its status; the timeout in seconds is for everything together.
 
-        Args:
-            path: What to ask for, with its query.
-            stopping: Ends the wait.
-            headers: The request headers.
-            timeout: How long everything together may take, in seconds.
-            method: The HTTP method.
-
-        Raises:
-            MetadataError: There is no answer in time, or it is not HTTP, cut off, or too long.
-            Stopped: `stopping` was set.
+        Raises MetadataError if there is no answer in time, or it is not HTTP, cut off, or too long; and Stopped.
         """
         question = f"{method} http://{self._address}{path}"
         deadline = time.monotonic() + timeout
@@ -169,9 +200,8 @@ class MetadataClient:
             raise MetadataError(f"Expected an answer from {question}. Received: {said[:200]}.") from error
         finally:
             connection.close()
-        answer = Answer(
-            question, response.status, {name.lower(): value for name, value in response.getheaders()}, body
-        )
+        answer_headers = {name.lower(): value for name, value in response.getheaders()}
+        answer = Answer(question, response.status, answer_headers, body)
         if len(body) > LONGEST_BODY:
             raise answer.unexpected(f"at most {LONGEST_BODY} bytes", "more")
         return answer
@@ -197,13 +227,14 @@ def _connect(address: Address, stopping: Stopping, deadline: float) -> socket.so
     raise failure
 
 
-class _Line:
+class _Line(io.RawIOBase):
     """A connection as http.client wants it, where every wait ends at the deadline or when told to stop.
 
     A socket's own timeout starts again with each byte, so a server that trickles could hold a thread for days.
     """
 
     def __init__(self, connection: socket.socket, stopping: Stopping, deadline: float) -> None:
+        super().__init__()
         self._connection = connection
         self._stopping = stopping
         self._deadline = deadline
@@ -214,24 +245,15 @@ class _Line:
             self._stopping.wait_for(self._connection, select.POLLOUT, self._deadline)
             left = left[self._connection.send(left) :]
 
-    def receive_into(self, buffer: bytearray) -> int:
-        self._stopping.wait_for(self._connection, select.POLLIN, self._deadline)
-        return self._connection.recv_into(buffer)
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_Reader(self))
-
-    def close(self) -> None:
-        """Does nothing: http.client closes before it has read the answer, relying on the reader to hold the socket."""
-
-
-class _Reader(io.RawIOBase):
-    def __init__(self, line: _Line) -> None:
-        super().__init__()
-        self._line = line
-
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        return self._line.receive_into(buffer)
+        self._stopping.wait_for(self._connection, select.POLLIN, self._deadline)
+        return self._connection.recv_into(buffer)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def close(self) -> None:
+        """No-op: http.client closes before it has read the answer, and relies on the reader to hold the socket."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -37,3 +39,14 @@ class Notice:
         shorten nor lengthen a grace period.
         """
         return None if self.deadline is None else self.heard_at + (self.deadline - self.received_at)
+
+
+OnNotice = Callable[[Notice], None]
+
+
+class Source(Protocol):
+    """A source of notices: delivers them from `start` until `stop`, which can be called twice."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...

@@ -98,13 +98,13 @@ class Platform:
 
     def for_tpu_coordinator(self) -> Platform:
         """This platform for a process that runs `fit` over remote TPU workers."""
-        row = ROLES["tpu-coordinator"]
+        role = ROLES["tpu-coordinator"]
         return replace(
             self,
-            name=f"{row.name} on {self.name}",
+            name=f"{role.name} on {self.name}",
             accelerator="tpu",
-            exit_code=row.exit_code,
-            waits_for_workers=row.waits_for_workers,
+            exit_code=role.exit_code,
+            waits_for_workers=role.waits_for_workers,
         )
 
     def without_coordination_key(self) -> Platform:
@@ -123,13 +123,10 @@ GENERIC = Platform()
 def compose(
     scheduler: str | None, machine: str | None, accelerator: Accelerator, reasons: tuple[str, ...] = ()
 ) -> Platform:
-    """The platform of a scheduler on a cloud.
+    """The platform of a scheduler on a cloud, found for `reasons`; either may be None.
 
-    Args:
-        scheduler: A name of `SCHEDULERS`, or None.
-        machine: A name of `MACHINES`, or one of `CLOUDS` if the accelerator decides which machine it is, or None.
-        accelerator: What the machine computes on; a machine such as "gce-gpu" says it itself.
-        reasons: How this was found.
+    `machine` is a name of `MACHINES`, which says what it computes on, or one of `CLOUDS` if `accelerator` decides which
+    machine it is.
     """
     rows = [SCHEDULERS[scheduler]] if scheduler else []
     sources: tuple[str, ...] = ()
@@ -154,8 +151,7 @@ def compose(
 def parse_name(text: str, accelerator: Accelerator = "none") -> Platform:
     """Reads the value of ``KERAS_PREEMPT_PLATFORM``: "generic" ("none"), or names joined by "+".
 
-    Raises:
-        ValueError: A name is unknown, or there are two schedulers or two clouds.
+    Raises ValueError if a name is unknown, or there are two schedulers or two clouds.
     """
     names = [OTHER_NAMES.get(name.strip(), name.strip()) for name in text.lower().split("+")]
     schedulers = [name for name in names if name in SCHEDULERS]

@@ -79,16 +79,6 @@ _KILLS = (signal.SIG_DFL, None, first_process.end)
 _listening: weakref.WeakSet[SignalNotices] = weakref.WeakSet()
 
 
-def _leave_to_the_parent() -> None:
-    """In a forked child, such as a data loader's worker: a signal to it ends it, as without this source.
-
-    The child shares the wake-up socket with its parent, which would take the child's signal for its own.
-    """
-    for source in list(_listening):
-        source._earlier_fd, source._earlier_file = -1, None
-        source._put_handlers_back(child=True)
-
-
 def _keep_children_apart() -> None:
     """Holds the signals back around every fork from now on, until the child has handlers of its own."""
     held = threading.local()  # The mask is a thread's own, and the thread that forks is the child's only one.
@@ -101,8 +91,12 @@ def _keep_children_apart() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, held.mask)
 
     def begin_child() -> None:
+        # A signal to a child, such as a data loader's worker, ends it, as without these sources. It shares the wake-up
+        # socket with its parent, which would take the child's signal for its own.
         try:
-            _leave_to_the_parent()
+            for source in list(_listening):
+                source._earlier_fd, source._earlier_file = -1, None
+                source._put_handlers_back(child=True)
         finally:
             let_go()
 
@@ -113,10 +107,10 @@ _keep_children_apart()
 
 
 class SignalNotices:
-    """Listens for signals, from `start` until `stop`.
+    """Listens for signals that mean that this process will be ended.
 
     Args:
-        signals: The signals that mean that this process will be ended.
+        signals: The signals.
         on_notice: Called in the listener thread with each notice.
         on_signal: Called in the main thread, between two of its instructions, before or after the notice. It must
             not wait for anything: a signal handler runs it.
@@ -124,11 +118,6 @@ class SignalNotices:
             main thread should call `look_again` soon.
         interrupts: Told of SIGINT, for as long as no other code takes that signal; None to leave it alone. Not if it is
             one of `signals`.
-
-    Example:
-        >>> source = SignalNotices(parse_signals(["SIGTERM"]), print, lambda: None)
-        >>> source.start()
-        >>> source.stop()
     """
 
     def __init__(
@@ -147,7 +136,7 @@ class SignalNotices:
         self._earlier: dict[signal.Signals, object] = {}
         self._earlier_fd = -1
         self._earlier_file: tuple[int, int] | None = None
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._wakeup_fd = -1
         self._thread: threading.Thread | None = None
         self._reader: socket.socket | None = None
@@ -161,7 +150,7 @@ class SignalNotices:
         return threading.current_thread() is threading.main_thread()
 
     def start(self) -> None:
-        """Replaces the signals' handlers and starts the listener thread. Main thread only."""
+        """Main thread only."""
         if not self._signals:
             return
         self._reader, self._writer = socket.socketpair()
@@ -217,18 +206,18 @@ class SignalNotices:
             if found in (signal.SIG_DFL, signal.SIG_IGN):
                 self._earlier[number] = found
                 signal.signal(number, self._handle)
-                self._tell_once(f"{number.name} was set back to {found!r}, unheard; so it is taken again.")
+                self._warn_once(f"{number.name} was set back to {found!r}, unheard; so it is taken again.")
             else:
-                self._tell_once(
+                self._warn_once(
                     f"{number.name} has got another handler, {found!r}. It is heard here all the same."
                 )
         if taken:
-            self._tell_taken()
+            self._warn_of_taken_descriptor()
 
     def _replaced(self) -> list[signal.Signals]:
         """The signals whose handler is not ours any more, and should be."""
-        kept = [number for number in self._signals if not self._is_interrupt(number)]
-        return [number for number in kept if signal.getsignal(number) != self._handle]
+        ours = (number for number in self._signals if not self._is_interrupt(number))
+        return [number for number in ours if signal.getsignal(number) != self._handle]
 
     def _is_interrupt(self, number: int) -> bool:
         return self._interrupts is not None and number == signal.SIGINT
@@ -241,15 +230,15 @@ class SignalNotices:
         self._earlier_fd, self._earlier_file = found, _file_of(found)
         return True
 
-    def _tell_taken(self) -> None:
-        self._tell_once(
+    def _warn_of_taken_descriptor(self) -> None:
+        self._warn_once(
             "Other code has taken the descriptor through which Python tells of signals (asyncio does that in "
             "add_signal_handler). It is taken back, and what comes for that code is passed on."
         )
 
-    def _tell_once(self, what: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
+    def _warn_once(self, what: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
             logger.warning("%s", what)
 
     def _put_handlers_back(self, *, child: bool = False) -> None:
@@ -315,7 +304,7 @@ class SignalNotices:
             number = None  # Other code has taken it, and decides what it means.
         if number is not None and not self._stopped:
             if byte & _BY_HANDLER:
-                self._tell_taken()
+                self._warn_of_taken_descriptor()
             try:
                 if self._interrupts is not None and self._is_interrupt(number):
                     self._interrupts.heard()
@@ -323,18 +312,13 @@ class SignalNotices:
                     self._on_notice(Notice("signal", number.name, time.time()))
             except Exception:  # Whatever it is, the next signal must be heard.
                 logger.exception("%s was heard, and could not be acted on.", number.name)
-        if byte and (number is None or number in self._replaced()):
-            self._pass_on(byte)
-
-    def _pass_on(self, byte: int) -> None:
-        """Wakes the library (asyncio, say) whose descriptor was there before, as it was woken before."""
         descriptor = self._still_earlier_fd()
-        if descriptor < 0:
-            return
-        try:
-            os.write(descriptor, bytes([byte]))
-        except OSError as error:
-            logger.debug("The earlier wake-up descriptor is gone: %s", error)
+        if byte and descriptor >= 0 and (number is None or number in self._replaced()):
+            # Wakes the library (asyncio, say) whose descriptor was there before, as it was woken before.
+            try:
+                os.write(descriptor, bytes([byte]))
+            except OSError as error:
+                logger.debug("The earlier wake-up descriptor is gone: %s", error)
 
     def _still_earlier_fd(self) -> int:
         """The earlier descriptor; -1 if its owner has closed it, and it may be another file's by now."""
@@ -345,11 +329,7 @@ class EndsWith:
     """A signal handler that ends the process at once, as the default action would, but with a status of our own.
 
     Schedulers send SIGTERM more than once, and TensorFlow takes a second or more to end. If such a second signal killed
-    a process that has saved, it would look like one that has not.
-
-    Args:
-        status: The exit status.
-        signals: The signals that it is set for. They are ignored while the interpreter shuts down.
+    a process that has saved, it would look like one that has not. `signals` are those that it is set for.
     """
 
     def __init__(self, status: int, signals: Iterable[signal.Signals]) -> None:
@@ -360,7 +340,6 @@ class EndsWith:
         atexit.register(self._ignore)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Ends the process."""
         os._exit(self._status)
 
     def _ignore(self) -> None:

@@ -13,19 +13,7 @@ from numbers import Integral, Real
 from keras_preempt.notices.platform import CLOUDS, POLLED, SIGNALS, Platform
 from keras_preempt.notices.signals import parse_signals
 from keras_preempt.process import environment
-from keras_preempt.process.exit_codes import EXIT_NOT_SAVED, EXIT_RESTART, EXIT_RESTART_GCE, EXIT_RESTART_TPU
-
-__all__ = [
-    "EXIT_NOT_SAVED",
-    "EXIT_RESTART",
-    "EXIT_RESTART_GCE",
-    "EXIT_RESTART_TPU",
-    "Preempted",
-    "Termination",
-    "TerminationConfig",
-    "check_no_arguments",
-    "complete",
-]
+from keras_preempt.process.exit_codes import EXIT_NOT_SAVED
 
 
 class Preempted(RuntimeError):
@@ -92,7 +80,12 @@ class TerminationConfig:
             raise ValueError(f"Expected save_fn to be a function, or None. Received: {save_fn!r}.")
         self.termination_watcher_fn = termination_watcher_fn
         self.exit_fn = exit_fn
-        self.grace_period = _parse_grace_period(grace_period)
+        if grace_period is not None and not _is_a_grace_period(grace_period):
+            raise ValueError(
+                "Expected grace_period to be a number of seconds, finite and not negative, or None to go by what "
+                f"each notice says. Received: {grace_period!r}."
+            )
+        self.grace_period = None if grace_period is None else float(grace_period)
         self.save_fn = save_fn
         try:
             names = signals if isinstance(signals, str) else tuple(signals)
@@ -101,7 +94,17 @@ class TerminationConfig:
                 f"Expected signals to be names of signals, such as ('SIGTERM', 'SIGUSR1'). Received: {signals!r}."
             ) from None
         self.signals = parse_signals(names)
-        self.exit_code = _parse_exit_code(exit_code)
+        if exit_code is not None and not _is_an_exit_code(exit_code):
+            raise ValueError(
+                "Expected exit_code to be an integer from 1 to 255, since 0 says that training finished. "
+                f"Received: {exit_code!r}."
+            )
+        if exit_code == EXIT_NOT_SAVED:
+            raise ValueError(
+                f"Expected exit_code to be another one than {EXIT_NOT_SAVED}, with which a process says that its "
+                f"checkpoint could not be saved. Received: {exit_code!r}. Leave it out for the platform's own."
+            )
+        self.exit_code = None if exit_code is None else int(exit_code)
         if not isinstance(save_on_interrupt, bool):
             raise ValueError(
                 f"Expected save_on_interrupt to be True or False. Received: {save_on_interrupt!r}."
@@ -121,18 +124,10 @@ class TerminationConfig:
 
 @dataclass(frozen=True)
 class Termination:
-    """A `TerminationConfig` with everything filled in.
+    """A `TerminationConfig` with everything filled in by the platform.
 
-    Attributes:
-        signals: The signals to listen for.
-        termination_watcher_fn: What to poll, or None.
-        exit_fn: What to call instead of raising SystemExit, or None.
-        exit_code: Exit status after a preemption.
-        grace_period: Seconds from a notice to the end, as the user says; None to go by what each notice says.
-        save_fn: What to call in addition to saving, or None.
-        sources: Names of the sources of notices to start.
-        waits_for_workers: Whether to exit only once the workers that this process coordinates are gone.
-        platform: What filled the gaps.
+    `grace_period` is the user's; None: what each notice says. `sources` are the names of those to start;
+    `waits_for_workers` is whether to exit only once the workers that this process coordinates are gone.
     """
 
     signals: tuple[signal.Signals, ...]
@@ -149,14 +144,14 @@ class Termination:
         """One line for the log: where this is, how that was found, and what follows."""
         names = "/".join(number.name for number in self.signals)
         heard = ", ".join(names if source == SIGNALS else source for source in self.sources)
-        lead = self.platform.maintenance_lead
         if self.grace_period is not None:
             grace = f"{self.grace_period:g} s of grace"
-        elif lead and any(name in CLOUDS for name in self.sources):
+        elif CLOUDS.keys().isdisjoint(self.sources):
+            grace = "no grace period known, so it saves at once"
+        elif lead := self.platform.maintenance_lead:
             grace = f"grace as a notice says, {lead:g} s for maintenance"
         else:
-            clouds = any(name in CLOUDS for name in self.sources)
-            grace = "grace as a notice says" if clouds else "no grace period known, so it saves at once"
+            grace = "grace as a notice says"
         leaves = "exit_fn" if self.exit_fn is not None else f"exit status {self.exit_code}"
         after = " once the workers are gone" if self.waits_for_workers else ""
         return f"Platform: {self.platform.describe()}. Notices from {heard or 'nowhere'}; {grace}; {leaves}{after}."
@@ -165,20 +160,30 @@ class Termination:
 def complete(config: TerminationConfig, platform: Platform) -> Termination:
     """Fills in what the user left open; the user overrides the platform, and the environment overrides both.
 
-    Raises:
-        ValueError: The environment's grace period is not a number of seconds.
+    Raises ValueError if the environment's grace period is not a number of seconds.
     """
     sources = platform.sources
     if config.termination_watcher_fn is not None:
         sources = (*(name for name in sources if name not in CLOUDS), POLLED)
     if not config.signals:
         sources = tuple(name for name in sources if name != SIGNALS)
+    grace_period = config.grace_period
+    if text := os.environ.get(environment.GRACE_PERIOD):
+        try:
+            grace_period = float(text)
+        except ValueError:
+            grace_period = math.nan
+        if not _is_a_grace_period(grace_period):
+            raise ValueError(
+                f"Expected {environment.GRACE_PERIOD} to be a number of seconds, finite and not negative. "
+                f"Received: {text!r}. Correct it or unset it."
+            )
     return Termination(
         signals=config.signals,
         termination_watcher_fn=config.termination_watcher_fn,
         exit_fn=config.exit_fn,
         exit_code=platform.exit_code if config.exit_code is None else config.exit_code,
-        grace_period=_grace_period_now(config),
+        grace_period=grace_period,
         save_fn=config.save_fn,
         sources=sources,
         # An exit_fn decides for itself what to wait for.
@@ -211,41 +216,11 @@ def check_no_arguments(name: str, function: object) -> None:
         ) from None
 
 
-def _parse_grace_period(value: object) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value < 0:
-        raise ValueError(
-            "Expected grace_period to be a number of seconds, finite and not negative, or None to go by what "
-            f"each notice says. Received: {value!r}."
-        )
-    return float(value)
+def _is_a_grace_period(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    return math.isfinite(value) and float(value) >= 0
 
 
-def _grace_period_now(config: TerminationConfig) -> float | None:
-    text = os.environ.get(environment.GRACE_PERIOD)
-    if not text:
-        return config.grace_period
-    try:
-        return _parse_grace_period(float(text))
-    except ValueError:
-        raise ValueError(
-            f"Expected {environment.GRACE_PERIOD} to be a number of seconds, finite and not negative. "
-            f"Received: {text!r}. Correct it or unset it."
-        ) from None
-
-
-def _parse_exit_code(value: object) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= 255:
-        raise ValueError(
-            "Expected exit_code to be an integer from 1 to 255, since 0 says that training finished. "
-            f"Received: {value!r}."
-        )
-    if value == EXIT_NOT_SAVED:
-        raise ValueError(
-            f"Expected exit_code to be another one than {EXIT_NOT_SAVED}, with which a process says that its "
-            f"checkpoint could not be saved. Received: {value!r}. Leave it out for the platform's own."
-        )
-    return int(value)
+def _is_an_exit_code(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Integral) and 1 <= int(value) <= 255

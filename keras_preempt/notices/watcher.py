@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from types import TracebackType
 from typing import NoReturn
 
 from keras_preempt.agreement.coordinator import CoordinationLost
@@ -44,25 +43,24 @@ class PreemptionWatcher:
         log.show()
         self._detection = KnownOnce()
         self._workers = backend().remote_workers()
-        self._heard = _Heard()
+        # The waiting thread holds this rather than the watcher itself, which may be forgotten.
+        self._heard: list[Notice] = []
         self._stop: weakref.finalize[[], PreemptionWatcher] | None = None
         try:
             keys = backend().notice_keys()
         except CoordinationLost:  # There is no coordination service.
             return
-        source = CoordinationKeyNotices(keys, self._heard)
+        source = CoordinationKeyNotices(keys, self._heard.append)
         source.start()
         # Also when the watcher is forgotten, and before the interpreter ends: a thread that waits in TensorFlow then
         # can take the process down.
         self._stop = weakref.finalize(self, source.stop)
 
     def __repr__(self) -> str:
-        """Says what was heard."""
         told = self.preemption_message
         return f"<PreemptionWatcher: {'nothing' if told is None else told} was preempted>"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """Refuses to be copied or pickled: a thread of this process waits for it."""
         raise TypeError(
             "Expected each process to have a PreemptionWatcher of its own. Received: a copy, as `copy` and `pickle` "
             "make one. Make the watcher in the process that watches."
@@ -71,15 +69,13 @@ class PreemptionWatcher:
     def __enter__(self) -> PreemptionWatcher:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
     @property
     def preemption_message(self) -> str | None:
         """The task that was preempted, such as "/job:worker/task:1"; None if none was, as far as is known."""
-        return self._heard.task
+        return task_named_by(self._heard[-1]) if self._heard else None
 
     @property
     def platform(self) -> Platform:
@@ -93,7 +89,7 @@ class PreemptionWatcher:
         Raises:
             tf.errors.AbortedError: "Task ... was preempted.", as from TensorFlow's op CheckPreemption.
         """
-        backend().errors.check_preemption(self._heard.task)
+        backend().errors.check_preemption(self.preemption_message)
 
     def block_until_worker_exit(self, timeout: float | None = None) -> bool:
         """Waits until the workers are gone, so that the program does not reconnect to them only to lose them again.
@@ -113,13 +109,3 @@ class PreemptionWatcher:
         self._detection.stop()
         if self._stop is not None:
             self._stop()
-
-
-class _Heard:
-    """What the waiting thread has received; the thread holds this rather than the watcher itself."""
-
-    def __init__(self) -> None:
-        self.task: str | None = None
-
-    def __call__(self, notice: Notice) -> None:
-        self.task = task_named_by(notice)

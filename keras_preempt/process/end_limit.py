@@ -1,11 +1,11 @@
-"""A limit to how long Python may take to end a process whose exit status has been said.
+"""A limit to how long Python may take to end a process that has said its exit status.
 
 Python waits at its end for every thread that is no daemon, runs the exit functions of all libraries, and drops all
 objects. Each of these may wait for ever: for a file system, or for another process that is gone already. Whoever waits
 for the status would wait as long, and a machine that goes away ends the process with another one.
 
-The limit begins when Python begins to end. What a program does before that is its own, such as a `finally` on the way
-of the exception that ends it, or all that follows where it has caught that.
+The limit begins when Python begins to end. What a program does before that is its own: a `finally` that the exception
+passes, or whatever follows if the program catches it.
 """
 
 from __future__ import annotations
@@ -42,12 +42,9 @@ _begun = False
 
 
 def limit_end(status: int, seconds: float, before: Callable[[], object] = lambda: None) -> None:
-    """Sets the limit: this process is about to end.
+    """Sets the limit: this process is about to end with `status`, within `seconds` of when Python begins to end.
 
-    Args:
-        status: The exit status that it has said.
-        seconds: How long Python may take to end, from when it begins to.
-        before: Called before the process is ended at the limit; must return at once.
+    `before` is called before the process is ended at the limit; it must return at once.
     """
     global _limit
     _limit = _Limit(status, seconds, before, os.getpid())
@@ -68,7 +65,7 @@ def no_limit() -> None:
 
 
 def begin() -> None:
-    """Python begins to end. More calls do nothing."""
+    """Python begins to end; further calls do nothing."""
     global _begun
     limit = _limit
     if limit is None or _begun or limit.process != os.getpid():
@@ -104,7 +101,7 @@ _SIGEV_THREAD = 2
 _CLOCK_MONOTONIC = 1
 
 
-class _Event(ctypes.Structure):
+class _SignalEvent(ctypes.Structure):
     """`struct sigevent` of 64-bit Linux: a function that a thread of the C library calls with a number."""
 
     _fields_ = (
@@ -114,17 +111,6 @@ class _Event(ctypes.Structure):
         ("function", ctypes.c_void_p),
         ("attributes", ctypes.c_void_p),
         ("rest", ctypes.c_char * 32),
-    )
-
-
-class _Times(ctypes.Structure):
-    """`struct itimerspec`."""
-
-    _fields_ = (
-        ("interval_seconds", ctypes.c_long),
-        ("interval_nanoseconds", ctypes.c_long),
-        ("seconds", ctypes.c_long),
-        ("nanoseconds", ctypes.c_long),
     )
 
 
@@ -139,9 +125,9 @@ def _ended_by_the_system(status: int, seconds: float) -> None:
     if not hasattr(library, "timer_create"):  # Before glibc 2.34 in a library of its own.
         library = ctypes.CDLL("librt.so.1")
     end = ctypes.cast(ctypes.CDLL(None)["_exit"], ctypes.c_void_p)
-    event = _Event(value=status, notify=_SIGEV_THREAD, function=end)
+    event = _SignalEvent(value=status, notify=_SIGEV_THREAD, function=end)
     timer = ctypes.c_void_p()
     if library.timer_create(_CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)) == 0:
-        whole = int(seconds)
-        times = _Times(seconds=whole, nanoseconds=int((seconds - whole) * 1e9))
+        # `struct itimerspec`: the interval (none) and the time, each in seconds and nanoseconds.
+        times = (ctypes.c_long * 4)(0, 0, int(seconds), int(seconds % 1 * 1e9))
         library.timer_settime(timer, 0, ctypes.byref(times), None)

@@ -18,7 +18,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
@@ -47,7 +47,7 @@ RESTART_CODES = (EXIT_RESTART, EXIT_RESTART_GCE, EXIT_RESTART_TPU)
 
 
 def signal_name(number: int) -> str:
-    """Returns the name of a signal, such as "SIGKILL"; "signal 77" where it has none."""
+    """Such as "SIGKILL"; "signal 77" where it has no name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -63,22 +63,13 @@ _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], obj
 
 
 def exits_with(error: BaseException, status: int) -> None:
-    """Makes the process end with a status if this error, or one that comes of it, leaves the program.
-
-    Args:
-        error: The error, which is about to be raised.
-        status: From 1 to 255.
-    """
+    """Makes the process end with a status if this error, about to be raised, or one that comes of it stays uncaught."""
     setattr(error, _ATTRIBUTE, status)
     _install()
 
 
 def exits_by(judge: Callable[[BaseException], int | None]) -> None:
-    """Judges every error that leaves the program and carries no status.
-
-    Args:
-        judge: Returns the status for an error, or None to leave it to others.
-    """
+    """Maps uncaught exceptions that carry no status to exit codes; None leaves an exception to others."""
     if judge not in _judges:
         _judges.append(judge)
     _install()
@@ -94,24 +85,19 @@ def _install() -> None:
 
 def status_of(error: BaseException | None) -> int | None:
     """The exit status of an error: its own, or that of an error that it was raised from or while handling."""
-    chain = list(_chain(error))
+    chain: list[BaseException] = []
+    while error is not None and not any(error is each for each in chain):
+        chain.append(error)
+        error = error.__cause__ if error.__suppress_context__ else error.__context__
     carried = (getattr(each, _ATTRIBUTE, None) for each in chain)
     judged = (
         judge(each) for each in chain for judge in _judges
-    )  # Not asked in vain: one may write to the log.
+    )  # Only if needed: a judge may write to the log.
     return next((status for status in itertools.chain(carried, judged) if isinstance(status, int)), None)
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ if error.__suppress_context__ else error.__context__
-
-
 def leaves_quietly(error: KeyboardInterrupt) -> None:
-    """Makes Python show no traceback if this error leaves the program: all has been said. It still ends by SIGINT."""
+    """Makes Python show no traceback if this error stays uncaught: all has been said. It still ends by SIGINT."""
     setattr(error, _QUIET, True)
     _install()
 
@@ -132,9 +118,8 @@ class _ExitStatus:
         if status is None:
             self._earlier(kind, error, traceback)
             return
-        with contextlib.suppress(
-            Exception
-        ):  # It may be the program's own hook, and standard error may be gone.
+        # It may be the program's own hook, and standard error may be gone.
+        with contextlib.suppress(Exception):
             self._earlier(kind, error, traceback)
         keep_exit_status()
         raise SystemExit(status)  # Python accepts this from its hook and ends as after sys.exit.
@@ -149,15 +134,19 @@ def keep_exit_status() -> None:
     """Keeps either stream from changing the exit status from now on. To be called when that is decided."""
     global _about_to_end
     _about_to_end = True
-    _check_streams()
-
-
-def _check_streams() -> None:
     for name, words in (("stdout", "output"), ("stderr", "error")):
         stream: TextIO | None = getattr(sys, name)
         if stream is None or _works(stream):  # None: it was closed when the process began.
             continue
-        _redirect_to_null(name, stream)
+        with contextlib.suppress(Exception):
+            # The descriptor as well: what the stream still holds then goes away without an error.
+            null = os.open(os.devnull, os.O_WRONLY)
+            try:
+                os.dup2(null, stream.fileno())
+            finally:
+                os.close(null)
+        if not _works(stream):
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
         logger.warning("Standard %s cannot be written any more: what is still to come is lost.", words)
 
 
@@ -170,22 +159,10 @@ def _works(stream: TextIO) -> bool:
     return True
 
 
-def _redirect_to_null(name: str, stream: TextIO) -> None:
-    with contextlib.suppress(Exception):
-        # The descriptor as well: what the stream still holds then goes away without an error.
-        null = os.open(os.devnull, os.O_WRONLY)
-        try:
-            os.dup2(null, stream.fileno())
-        finally:
-            os.close(null)
-    if not _works(stream):
-        setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
-
-
 def _check_again() -> None:
     """Checks again last of all: the program's own exit functions may have written since."""
     if _about_to_end:
-        _check_streams()
+        keep_exit_status()
 
 
 atexit.register(_check_again)  # Exit functions run from the last to the first, and this is an early one.

@@ -1,4 +1,4 @@
-"""Python's collection of garbage, held off where a process has no time for it.
+"""Python's garbage collection, paused where a process has no time for it.
 
 It runs in whatever thread happens to make an object, and what it drops may take long: an iterator of a tf.data pipeline
 now and then up to a minute (see docs/troubleshooting.md), of which a machine that goes away in 30 s has none. The
@@ -17,17 +17,10 @@ _was_enabled = False
 
 
 class GarbageCollection:
-    """One reason to hold the collection off; it goes on when there is none any more.
-
-    A program that has switched it off keeps it off.
-    """
+    """Pauses gc while any of these holds it off; a program that has disabled it keeps it so."""
 
     def hold_off(self, *, held: bool) -> None:
-        """Holds it off from now on, or not any more.
-
-        Args:
-            held: Whether it is to be held off.
-        """
+        """Holds it off from now on, or not any more."""
         global _was_enabled
         with _lock:
             if held and self not in _holders:

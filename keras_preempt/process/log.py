@@ -50,44 +50,33 @@ class _Guarded:
                 )
 
 
-class _Bar:
-    """The progress bar in the current line of standard output, if there is one.
-
-    Attributes:
-        drawn_at: Returns when it was last drawn, in seconds, or 0 if standard output begins a new line; None if there
-            is no bar.
-    """
-
-    def __init__(self) -> None:
-        self.drawn_at: Callable[[], float] | None = None
-        self._left_at = 0.0
-
-    def leave_line(self, stream: TextIO) -> None:
-        """Begins a new line if the bar is in the one that `stream` is about to write to."""
-        drawn_at = self.drawn_at() if self.drawn_at else 0.0
-        if drawn_at and drawn_at != self._left_at and _same_place(stream, sys.stdout):
-            stream.write("\n")
-            self._left_at = drawn_at
-
-
-bar = _Bar()
-"""The bar of the fit that is running."""
+_bar_drawn_at: Callable[[], float] | None = None
+_left_bar_at = 0.0
 
 
 def watch_bar(drawn_at: Callable[[], float] | None) -> None:
-    """Makes each log line begin on a new line while a progress bar is drawn.
+    """Makes each log line begin on a new line while a progress bar is drawn on standard output.
 
-    Args:
-        drawn_at: As `_Bar.drawn_at`.
+    `drawn_at` returns when it was last drawn, in seconds, or 0 if standard output begins a new line; None: no bar.
     """
-    bar.drawn_at = drawn_at
+    global _bar_drawn_at
+    _bar_drawn_at = drawn_at
+
+
+def leave_bar(stream: TextIO) -> None:
+    """Begins a new line if the bar is in the one that `stream` is about to write to."""
+    global _left_bar_at
+    drawn_at = _bar_drawn_at() if _bar_drawn_at else 0.0
+    if drawn_at and drawn_at != _left_bar_at and _same_place(stream, sys.stdout):
+        stream.write("\n")
+        _left_bar_at = drawn_at
 
 
 class _Lines(logging.StreamHandler):  # type: ignore[type-arg]  # Not generic in Python 3.10.
     """Writes each record on a line of its own."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        bar.leave_line(self.stream)
+        leave_bar(self.stream)
         super().emit(record)
 
 

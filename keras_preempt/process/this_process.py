@@ -11,43 +11,43 @@ from keras_preempt import __version__
 
 _LOADED_AT = time.time()
 
-_TICKS = os.sysconf("SC_CLK_TCK")
-
 
 def started_at() -> float:
-    """Returns when this process was started, in seconds since 1970.
-
-    Where the system does not say, this is when this module was loaded.
-    """
+    """When this process was started, in seconds since 1970; when this module was loaded if the system does not say."""
     ticks = _start_ticks(os.getpid())
     if ticks is None:
         return _LOADED_AT
-    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / _TICKS)
+    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def name() -> dict[str, str | int | None]:
-    """Returns what distinguishes this process from all others, as JSON: "machine", "pid", and "ticks" at its start."""
+    """What distinguishes this process from all others, as JSON: "machine", "pid", and "ticks" at its start."""
     return {"machine": machine(), "pid": os.getpid(), "ticks": _start_ticks(os.getpid())}
 
 
 def machine() -> str:
     """Names where a process number means this process: this machine since it booted, and this container."""
-    return ":".join((socket.gethostname(), _boot(), _namespace()))
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as stream:
+            boot = stream.read().strip()
+    except OSError:
+        boot = ""
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        namespace = ""
+    return f"{socket.gethostname()}:{boot}:{namespace}"
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of Python and of this package."""
+    """The versions of Python and of this package."""
     return {"python": platform.python_version(), "keras_preempt": __version__}
 
 
 def is_alive(told: object) -> bool | None:
-    """Says whether a process is alive.
+    """Whether the process in which `name` returned `told` is alive.
 
-    Args:
-        told: What `name` returned in that process.
-
-    Returns:
-        None if this cannot be known here: it ran on another machine, or `told` is not such a name.
+    None if this cannot be known here: it ran on another machine, or `told` is not such a name.
     """
     if not isinstance(told, dict):
         return None
@@ -68,18 +68,3 @@ def _start_ticks(pid: int) -> int | None:
     except OSError:
         return None
     return None if fields[0] == b"Z" else int(fields[19])
-
-
-def _boot() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as stream:
-            return stream.read().strip()
-    except OSError:
-        return ""
-
-
-def _namespace() -> str:
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""

@@ -1,4 +1,4 @@
-"""Threads that do what they are given; without them, whoever gives it does it.
+"""Threads that do what they are given; where none can be started, the calling thread does it.
 
 A container may limit how many threads there are, and memory for one more may be missing. Nothing that can be done in
 the calling thread as well must fail for that.
@@ -10,8 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
-from typing import Generic, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 logger = logging.getLogger("keras_preempt")
 
@@ -20,13 +19,7 @@ Result = TypeVar("Result")
 
 
 def started(call: Callable[..., object], name: str, *arguments: object) -> threading.Thread | None:
-    """Starts a daemon thread; returns None if none can be started.
-
-    Args:
-        call: What it does.
-        name: Its name.
-        *arguments: What `call` is given.
-    """
+    """Starts a daemon thread that makes a call; returns None if none can be started."""
     thread = threading.Thread(target=call, args=arguments, name=name, daemon=True)
     try:
         thread.start()
@@ -36,28 +29,8 @@ def started(call: Callable[..., object], name: str, *arguments: object) -> threa
     return thread
 
 
-class _Task(Generic[Result]):
-    """One call, made by whoever comes first, once."""
-
-    def __init__(self, call: Callable[[], Result]) -> None:
-        self.future: Future[Result] = Future()
-        self._call = call
-        self._begun = threading.Lock()
-
-    def __call__(self) -> None:
-        # Somebody else may have begun it: see `Pool.submit`.
-        if not self._begun.acquire(blocking=False) or not self.future.set_running_or_notify_cancel():
-            return
-        try:
-            result = self._call()
-        except BaseException as error:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(result)
-
-
 class Pool:
-    """A `ThreadPoolExecutor` for which no thread is needed.
+    """A `ThreadPoolExecutor` that makes calls in the calling thread if it cannot start one of its own.
 
     Args:
         most: How many threads there may be.
@@ -69,21 +42,30 @@ class Pool:
         self._is_shut_down = False
 
     def submit(self, call: Callable[P, Result], /, *args: P.args, **kwargs: P.kwargs) -> Future[Result]:
-        """Has a call made by a thread, or makes it, if none can be started.
+        """Has a call made by a thread, or makes it; raises RuntimeError if the pool is shut down."""
+        future: Future[Result] = Future()
+        begun = threading.Lock()
 
-        Raises:
-            RuntimeError: The pool is shut down.
-        """
-        task = _Task(lambda: call(*args, **kwargs))
+        def run() -> None:
+            """Makes the call, unless another thread has begun it."""
+            if not begun.acquire(blocking=False) or not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = call(*args, **kwargs)
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
         try:
-            handed_over = self._executor.submit(task)
+            handed_over = self._executor.submit(run)
         except (RuntimeError, MemoryError):
             if self._is_shut_down:
                 raise
-            task()  # It stands in the queue nevertheless, where a thread that is there already may find it.
+            run()  # It is in the queue nevertheless, where a thread that is there already may find it.
         else:
-            handed_over.add_done_callback(lambda done: done.cancelled() and task.future.cancel())
-        return task.future
+            handed_over.add_done_callback(lambda done: done.cancelled() and future.cancel())
+        return future
 
     def shutdown(self, *, cancel_futures: bool = False) -> None:
         """Waits for the calls; `cancel_futures` leaves out those that have not begun."""
@@ -93,7 +75,5 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.shutdown()

@@ -171,7 +171,7 @@ class _Shown:
             columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
             # Drawn where it is counted: a bar that draws itself needs a thread.
             self._bar = Progress(*columns, console=self._console, transient=True, auto_refresh=False)
-            log.bar.leave_line(sys.stderr)
+            log.leave_bar(sys.stderr)
             self._bar.add_task(self._task, total=self._total, count=self._count)
             self._bar.start()
         self._bar.update(self._bar.task_ids[0], completed=self._done, count=self._count, refresh=True)

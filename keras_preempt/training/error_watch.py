@@ -9,29 +9,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
-import time
 from collections.abc import Callable
 
-from keras_preempt.agreement.coordinator import CoordinationLost, Coordinator
+from keras_preempt.agreement.coordinator import Coordinator
 from keras_preempt.agreement.messages import Failure
 from keras_preempt.backend.seam import backend
-
-logger = logging.getLogger("keras_preempt")
+from keras_preempt.notices.coordination_key import KeyWatch
 
 PATIENCE = 3.0
 """Seconds that the main thread has to find out by itself, as it does when the failed process is gone."""
 
-NOBODY = "nobody"
-"""What stands under the key for the moment in which somebody looks at it."""
-
 _STATUS = 1  # As Python ends with for an error.
-_STOP_LIMIT = 5.0  # seconds
-_PAUSE = 0.05  # seconds, within which whoever looks at the key deletes it again
 
 
-class ErrorWatch:
-    """Waits for the error of another worker, in a thread.
+class ErrorWatch(KeyWatch):
+    """Waits for the error of another worker under a key, until training ends.
 
     Args:
         coordinator: Where it is told.
@@ -49,46 +41,19 @@ class ErrorWatch:
         end: Callable[[], None] | None = None,
         patience: float = PATIENCE,
     ) -> None:
-        self._coordinator = coordinator
-        self._key = key
+        super().__init__(coordinator, key, "keras_preempt-error-watch")
         self._heard = heard
         self._end = end or _end_process
         self._patience = patience
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._wait, name="keras_preempt-error-watch", daemon=True)
 
-    def start(self) -> None:
-        """Starts to wait."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ends it: training has ended. Can be called twice."""
-        self._over.set()
-        limit = time.monotonic() + _STOP_LIMIT
-        try:
-            while self._thread.is_alive() and time.monotonic() < limit:
-                inserted = self._coordinator.put_if_absent(self._key, NOBODY)
-                self._thread.join(timeout=0.2)
-                if inserted:
-                    self._coordinator.delete(self._key)
-        except CoordinationLost:
-            self._thread.join(timeout=1)  # The service has failed, and with it the wait.
-
-    def _wait(self) -> None:
-        while not self._over.is_set():
-            try:
-                text = self._coordinator.wait_for(self._key, timeout=None)
-            except CoordinationLost:
-                return
-            failure = Failure.decode(text)
-            if failure is not None and failure.member == self._coordinator.member:
-                return
-            if failure is None:  # Somebody looks at the key, or stops.
-                self._over.wait(_PAUSE)
-            elif not self._over.wait(self._patience):
-                self._heard(failure)
-                self._end()
-                return
+    def _hear(self, value: str) -> bool:
+        failure = Failure.decode(value)
+        if failure is None:
+            return False
+        if failure.member != self._coordinator.member and not self._stopped.wait(self._patience):
+            self._heard(failure)
+            self._end()
+        return True
 
 
 def _end_process() -> None:

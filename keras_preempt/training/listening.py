@@ -12,13 +12,12 @@ from keras_preempt.backend.hung_on_loss import HungOnLoss
 from keras_preempt.backend.place import Place
 from keras_preempt.backend.seam import backend
 from keras_preempt.notices import Notice
-from keras_preempt.notices.cloud import Source
-from keras_preempt.notices.coordination_key import CoordinationKeyNotices, announcement, names_member
+from keras_preempt.notices.coordination_key import CoordinationKeyNotices, announcement, task_named_by
 from keras_preempt.notices.detection import KnownOnce
-from keras_preempt.notices.early import EarlyNotices, early
 from keras_preempt.notices.interrupt import Interrupts
+from keras_preempt.notices.notice import Source
 from keras_preempt.notices.platform import CLOUDS, Platform
-from keras_preempt.notices.polled import PolledNotices
+from keras_preempt.notices.polling import EarlyNotices, PolledNotices, early_notice
 from keras_preempt.notices.signals import SignalNotices
 from keras_preempt.notices.termination import Termination, TerminationConfig, complete
 from keras_preempt.report.status import listens
@@ -68,7 +67,7 @@ class Listening:
                 "termination signal will NOT be heard. Call fit from the main thread."
             )
         if (since := backend().early_notice()) is not None:
-            runtime.notify(early(since))
+            runtime.notify(early_notice(since))
         elif not backend().hears_by_key:
             self._hear(EarlyNotices(backend().early_notice, runtime.notify))
         if clustered and backend().hears_by_key:
@@ -148,7 +147,7 @@ class Listening:
         source.start()
 
     def _about_a_task(self, notice: Notice) -> None:
-        if self._place.workers or names_member(notice, self._place.task):
+        if self._place.workers or task_named_by(notice) == self._place.task:
             self._runtime.notify(notice)
 
 

@@ -15,8 +15,8 @@ from keras_preempt.agreement.coordinator import Coordinator
 from keras_preempt.agreement.messages import Kind, Plan
 from keras_preempt.backend.place import Place
 from keras_preempt.notices.platform import GENERIC
-from keras_preempt.notices.termination import EXIT_NOT_SAVED, TerminationConfig, complete
-from keras_preempt.process.exit_codes import EXIT_INTERRUPTED
+from keras_preempt.notices.termination import TerminationConfig, complete
+from keras_preempt.process.exit_codes import EXIT_INTERRUPTED, EXIT_NOT_SAVED
 from keras_preempt.report.delivery import Delivery, OnEvent
 from keras_preempt.report.events import EventLog
 from keras_preempt.report.status import Status, Steps

@@ -18,8 +18,9 @@ from keras_preempt.agreement.coordinator import CoordinationLost, CoordinationTi
 from keras_preempt.agreement.messages import Failure
 from keras_preempt.backend.place import NO_WORKERS, RemoteWorkers
 from keras_preempt.backend.seam import backend
+from keras_preempt.notices.coordination_key import NOBODY
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_by
-from keras_preempt.training.error_watch import NOBODY, PATIENCE, ErrorWatch
+from keras_preempt.training.error_watch import PATIENCE, ErrorWatch
 
 logger = logging.getLogger("keras_preempt")
 

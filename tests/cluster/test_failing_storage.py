@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from keras_preempt.checkpoint.storage.store import TEMPORARY_PREFIX
-from keras_preempt.notices.termination import EXIT_NOT_SAVED
+from keras_preempt.process.exit_codes import EXIT_NOT_SAVED
 from tests.cluster.harness import RunningCluster
 from tests.cluster.small_fit import STEPS, fit
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from keras_preempt.notices import Notice
-from keras_preempt.notices.source_thread import Backoff
+from keras_preempt.notices.polling import Backoff
 from keras_preempt.testing import FakeMetadata
 
 PATIENCE = 20.0

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from keras_preempt.notices.early import EARLY, EarlyNotices
 from keras_preempt.notices.notice import Notice
+from keras_preempt.notices.polling import EARLY, EarlyNotices
 from tests.notices.ear import started
 
 

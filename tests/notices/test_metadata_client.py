@@ -17,9 +17,10 @@ from keras_preempt.notices.metadata_client import (
     Answer,
     MetadataClient,
     MetadataError,
+    Stopped,
+    Stopping,
     parse_address,
 )
-from keras_preempt.notices.stopping import Stopped, Stopping
 from tests.notices.raw_server import RawServer
 
 

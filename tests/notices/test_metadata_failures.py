@@ -17,7 +17,7 @@ from keras_preempt.notices.aws import AwsSpot
 from keras_preempt.notices.azure import AzureScheduledEvents
 from keras_preempt.notices.gce import GceMaintenance, GcePreemption
 from keras_preempt.notices.metadata_client import Address
-from keras_preempt.notices.source_thread import Backoff
+from keras_preempt.notices.polling import Backoff
 from keras_preempt.testing import METADATA_FAULTS, FakeMetadata
 from tests.notices.conftest import threads
 from tests.notices.ear import PATIENCE, POLL, Ear, quick, started, wait_for_more, wait_until

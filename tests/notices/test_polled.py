@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy
 import pytest
 
-from keras_preempt.notices.polled import PolledNotices
+from keras_preempt.notices.polling import PolledNotices
 from tests.notices.ear import PATIENCE, POLL, Ear, quick, started, wait_until
 
 

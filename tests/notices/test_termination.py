@@ -12,15 +12,12 @@ import pytest
 from keras_preempt.notices.platform import GENERIC, POLLED, Platform, compose
 from keras_preempt.notices.signals import parse_signals
 from keras_preempt.notices.termination import (
-    EXIT_NOT_SAVED,
-    EXIT_RESTART,
-    EXIT_RESTART_GCE,
-    EXIT_RESTART_TPU,
     Termination,
     TerminationConfig,
     complete,
 )
 from keras_preempt.process import environment
+from keras_preempt.process.exit_codes import EXIT_NOT_SAVED, EXIT_RESTART, EXIT_RESTART_GCE, EXIT_RESTART_TPU
 
 GCE_GPU = compose(None, "gce", "gpu", ("the firmware says so",))
 

@@ -18,7 +18,7 @@ COMMANDS = (
     "clean",
     "report",
 )
-NOTICES = [f"keras_preempt.notices.{name}" for name in ("aws", "azure", "gce", "polled", "signals")]
+NOTICES = [f"keras_preempt.notices.{name}" for name in ("aws", "azure", "gce", "polling", "signals")]
 
 
 @pytest.mark.parametrize(

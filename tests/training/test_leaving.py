@@ -19,12 +19,13 @@ from keras_preempt.agreement.coordinator import CoordinationLost, LocalCoordinat
 from keras_preempt.agreement.messages import Failure
 from keras_preempt.backend.place import Place
 from keras_preempt.backend.seam import backend
+from keras_preempt.notices.coordination_key import NOBODY
 from keras_preempt.notices.platform import GENERIC
 from keras_preempt.notices.termination import Preempted, TerminationConfig, complete
 from keras_preempt.process import end_limit
 from keras_preempt.process.exit_codes import EXIT_RESTART
 from keras_preempt.training import leaving
-from keras_preempt.training.error_watch import NOBODY, ErrorWatch
+from keras_preempt.training.error_watch import ErrorWatch
 
 TRAINED = """
 import ctypes, os, signal, sys, weakref

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import pytest
-
-from keras_preempt.notices.source_thread import Backoff
+from keras_preempt.notices.polling import Backoff
 
 
 def waits(backoff: Backoff, count: int) -> list[float]:
@@ -22,10 +20,3 @@ def test_an_answer_makes_the_next_failure_a_first_one_and_the_waits_shorter_for_
     assert backoff.next() <= 1
     assert max(waits(backoff, 20)) <= 5
     assert backoff.limit == 5
-
-
-@pytest.mark.parametrize("name", ["first", "limit", "known_limit"])
-@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
-def test_waits_of_no_time_are_refused(name, seconds):
-    with pytest.raises(ValueError, match=f"Expected {name} above 0"):
-        Backoff(**{name: seconds})
