@@ -112,7 +112,7 @@ class PreemptionCallback(keras.callbacks.Callback):
             chosen(save_every),
             retention,
             together,
-            input_size.chosen(input_state),
+            input_size.limit_of(input_state),
             look,
             on_event,
             hooks.for_fit,

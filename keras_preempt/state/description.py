@@ -14,7 +14,7 @@ from keras_preempt.checkpoint.other_workers import Setup
 from keras_preempt.state.model import ELSEWHERE, ModelState
 
 
-def describe(
+def identity_of_run(
     model: keras.Model,
     model_state: ModelState,
     fit: RunningFit,
@@ -25,14 +25,8 @@ def describe(
 
     `epochs` is not part of it: a finished run may be given more. The setup is kept as well, but another number of
     workers or replicas is still the same run. Of a model that makes variables only while it trains, the existing ones
-    are described, and the description says that it is not complete.
-
-    Args:
-        model: The model that is fitted.
-        model_state: Its variables.
-        fit: Its running fit.
-        setup: What it trains on.
-        begun_after: How the fit before this one in the directory ended; None if there was none.
+    are described, and the description says that it is not complete. `begun_after` is how the fit before this one in
+    the directory ended; None if there was none.
     """
     # Variables that the model does not hold are not part of it.
     variables = [v for v in model_state.signature() if not v["name"].startswith(f"{ELSEWHERE}/")]
@@ -53,15 +47,7 @@ def describe(
 
 
 def setup_of(model: keras.Model, feed: InputFeed, replicas: int, workers: int, layout: str = "") -> Setup:
-    """Returns what a fit trains on.
-
-    Args:
-        model: The model that is fitted.
-        feed: Its training input, as fit has made it.
-        replicas: How many replicas train together, in all processes.
-        workers: How many processes take part.
-        layout: See `backend.seam.Backend.layout`.
-    """
+    """Returns what a fit trains on: `replicas` in all of its `workers`; see `backend.seam.Backend.layout`."""
     return Setup(
         workers=workers,
         replicas=replicas,

@@ -18,20 +18,14 @@ def draw(
     following: Callable[[], Any],
     left: Callable[[], None] = lambda: None,
 ) -> Any:
-    """Draws batches and drops them, from one iterator after the other.
+    """Draws batches and drops them, from one iterator after the other; returns the last iterator.
 
     Args:
         live: The first iterator.
         draws: How many batches to draw from each; fewer where it ends.
-        required: How many batches the last one must have.
+        required: How many batches the last one must have; `ValueError` is raised if it has fewer.
         following: Makes the next iterator.
         left: Called before that, when nothing more is drawn from the one before.
-
-    Returns:
-        The last iterator.
-
-    Raises:
-        ValueError: The last one has fewer than required.
     """
     with progress("Replaying the input", total=sum(draws), unit="batches") as step:
         for number, batches in enumerate(draws):
@@ -49,17 +43,12 @@ def draw(
 
 
 def check_length(feed: InputFeed, required: int) -> None:
-    """Makes sure that an input of which no batch is drawn again is as long as it was.
-
-    Raises:
-        ValueError: It is known to have fewer batches than required.
-    """
+    """Raises `ValueError` if an input of which no batch is drawn again is known to be shorter than it was."""
     if feed.length is not None and feed.length < required:
         raise too_short(required, feed.length)
 
 
 def too_short(required: int, found: int) -> ValueError:
-    """Returns an error that says that the input has become shorter."""
     return ValueError(
         f"Expected an input pipeline of at least {counted(required, 'batch')}, as it was when the checkpoint was "
         f"written. Received: one that ended after {found}. Train on the same data, or in another directory."
@@ -67,7 +56,7 @@ def too_short(required: int, found: int) -> ValueError:
 
 
 def drawn_again(batches: int, began: float) -> str:
-    """Says how many batches were drawn again, and how long that took since `began`, of the monotonic clock."""
+    """Says how many batches were drawn again, and how long that took since `began`, on the monotonic clock."""
     if not batches:
         return "no batch drawn again"
     return f"{counted(batches, 'batch')} drawn again in {time.monotonic() - began:.1f} s"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.report.progress import progress
 from keras_preempt.state import plain
+from keras_preempt.state.drawing import drawn_again, too_short
 
 logger = logging.getLogger("keras_preempt")
 
@@ -21,23 +23,16 @@ _PATH = "input/grain"
 def capture(
     feed: InputFeed, position: Mapping[str, Any], arrays: dict[str, Array], *, inside: bool
 ) -> dict[str, Any] | None:
-    """Returns the state of the live iterator as JSON data, with its arrays added to `arrays`.
+    """Returns the state of the live iterator as JSON data, with its arrays added to `arrays`; arguments as `inputs`.
 
-    Args:
-        feed: The input of the fit.
-        position: From the feed.
-        arrays: Gets the arrays.
-        inside: Whether the training of an epoch has begun and not ended.
-
-    Returns:
-        None if the data does not come from Grain, or if its iterator has no state that can be saved.
+    None if the data does not come from Grain, or if its iterator has no state that can be saved.
     """
     if feed.grain is None:
         return None
     found = feed.grain.state_at(int(position["batches"]) if inside or position["current"] else 0)
     if found is None:
         return None
-    # That of a DataLoader is bytes, of JSON.
+    # The state of a DataLoader is bytes, which hold JSON.
     state = found.state.decode() if isinstance(found.state, bytes) else found.state
     own: dict[str, Array] = {}
     try:
@@ -55,22 +50,24 @@ def capture(
 
 
 def restore(
-    feed: InputFeed, captured: Mapping[str, Any] | None, arrays: Mapping[str, Array], batches: int
-) -> tuple[int, int] | None:
-    """Has the next iterator of the feed begin at a batch.
+    feed: InputFeed,
+    captured: Mapping[str, Any] | None,
+    arrays: Mapping[str, Array],
+    batches: int,
+    required: int,
+) -> str | None:
+    """Has the next iterator of the feed begin at a batch; returns how, in words, or None if the state cannot be used.
 
     Args:
         feed: The input of the fit.
         captured: From `capture`.
         arrays: The arrays beside it.
         batches: How many batches of the iterator are not wanted again.
-
-    Returns:
-        How many batches it has given by then, which is fewer if the data has ended, and how many of them were drawn
-        again; None if the state cannot be used.
+        required: How many of these there must be; `ValueError` is raised if there are fewer.
     """
     if feed.grain is None or captured is None:
         return None
+    began = time.monotonic()
     saved = GrainState(int(captured["batches"]), plain.decode(captured["state"], arrays))
     if captured["bytes"]:
         saved = GrainState(saved.batches, saved.state.encode())
@@ -86,12 +83,15 @@ def restore(
     again = batches - saved.batches
     try:
         with progress("Drawing Grain batches again", total=again, unit="batches") as step:
-            return feed.grain.begin_at(saved, batches, step), again
-    except Exception as error:  # Grain says in its own ways that a state does not fit.
+            there = feed.grain.begin_at(saved, batches, step)
+    except Exception as error:  # Grain has errors of its own for a state that does not fit.
         logger.warning(
             "The saved state of the Grain iterator cannot be used (%s): the input is replayed.", error
         )
         return None
+    if there < required:
+        raise too_short(required, there)
+    return f"from the state of its Grain iterator, {drawn_again(again, began)}"
 
 
 def _version() -> str:

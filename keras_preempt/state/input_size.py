@@ -37,19 +37,12 @@ class StateLimit:
 
 
 def automatic() -> StateLimit:
-    """Returns the limit where the user has set none."""
+    """The limit where the user has set none."""
     return StateLimit(STATE_LIMIT, ELEMENT_LIMIT)
 
 
-def chosen(input_state: object) -> StateLimit:
-    """Turns the argument `input_state` into a limit.
-
-    Args:
-        input_state: "auto", "replay", or the most bytes of a state.
-
-    Raises:
-        ValueError: It is none of these.
-    """
+def limit_of(input_state: object) -> StateLimit:
+    """Turns the argument `input_state` ("auto", "replay", or the most bytes of a state) into a limit."""
     if isinstance(input_state, str) and input_state == "auto":
         return automatic()
     if isinstance(input_state, str) and input_state == "replay":
@@ -63,15 +56,13 @@ def chosen(input_state: object) -> StateLimit:
 
 
 _WRITTEN_AT_LEAST, _WRITTEN_EACH, _WRITTEN_RATE = 5e-3, 15e-6, 50e6
-"""Seconds, seconds for an element, and bytes a second in which TensorFlow is expected to write a state."""
+"""How fast TensorFlow is expected to write a state: seconds at least, seconds an element, bytes a second."""
 
 
 def too_much(feed: InputFeed, *, caches: bool = False) -> str | None:
     """Returns why the state is not even asked for, in words: its size is known only once all of it is written.
 
-    Args:
-        feed: The input of the fit.
-        caches: Whether those in memory count, too.
+    Caches in memory count as well if `caches` is true.
     """
     limit = feed.state_limit or automatic()
     if limit.replays:

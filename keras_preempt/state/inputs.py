@@ -36,14 +36,9 @@ from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.process.words import counted, size_in_words
 from keras_preempt.state import grain, plain, py_dataset, randomness
-from keras_preempt.state.drawing import check_length, draw, drawn_again, too_short
+from keras_preempt.state.drawing import check_length, draw, drawn_again
 from keras_preempt.state.input_exactness import drew_globally, has_python_code
-from keras_preempt.state.input_size import (
-    StateLimit,
-    automatic,
-    expected_seconds,
-    too_much,
-)
+from keras_preempt.state.input_size import StateLimit, automatic, expected_seconds, too_much
 from keras_preempt.state.shuffles import Counts, Shuffles
 from keras_preempt.state.snapshots import Snapshots
 
@@ -61,33 +56,28 @@ def watch(feed: InputFeed, shuffles: Shuffles | None = None, limit: StateLimit |
 
     Args:
         feed: The input of the fit.
-        shuffles: Those of the fit, to record how far they had come when an iterator was made; None not to.
+        shuffles: Those of the fit, to record how far they had come when an iterator was made; None: do not record.
         limit: How large a state may be that is saved; None for the automatic limit.
     """
     datasets = backend().datasets
     feed.state_limit = limit = limit or automatic()
+    if shuffles is not None:
+        feed.note = shuffles.counts
     if not limit.replays:
         feed.record_grain()
     if feed.is_indexed:
-        pass  # Its order is enough.
-    elif limit.replays:
+        return  # Its order is enough.
+    if limit.replays:
         feed.why_replayed = too_much(feed) or ""
-    elif not datasets.never_has_state(feed.dataset):
+    elif datasets.never_has_state(feed.dataset):
         if feed.is_shared:
-            _take_snapshots(feed)
-        else:
-            feed.look = datasets.iterator_state
-    elif feed.is_shared:
-        feed.why_replayed = "TensorFlow cannot save its state"
-    if shuffles is not None:
-        feed.note = shuffles.counts
-
-
-def _take_snapshots(feed: InputFeed) -> None:
-    if why := too_much(feed, caches=True):
+            feed.why_replayed = "TensorFlow cannot save its state"
+    elif not feed.is_shared:
+        feed.look = datasets.iterator_state
+    elif why := too_much(feed, caches=True):
         feed.why_replayed = why
     elif (tap := backend().tap(feed.dataset)) is not None:
-        feed.snapshots = Snapshots(feed, tap, feed.state_limit.size, expected_seconds(feed))
+        feed.snapshots = Snapshots(feed, tap, limit.size, expected_seconds(feed))
 
 
 def capture(
@@ -143,7 +133,7 @@ def restore(
     shuffles: Shuffles | None = None,
     all_go: Callable[[str], bool] = lambda way: True,
 ) -> str:
-    """Makes the feed continue from a captured position.
+    """Makes the feed continue from a captured position; returns how it was done, in words.
 
     Args:
         feed: The input of the fit that has just begun.
@@ -155,19 +145,16 @@ def restore(
             worker asks, if anything was drawn. A replay draws from what a strategy has distributed, and the workers of
             some do that in step: one that draws while another goes on from a state would wait for it.
 
-    Returns:
-        How it was done, in words.
-
     Raises:
         ValueError: The saved state does not fit the pipeline, or the pipeline ends before the position.
     """
-    position = captured["position"]
+    position, epoch = captured["position"], captured.get("epoch")
     made, drawn = int(position["iterators"]), int(position["batches"])
     made_at: list[Counts | None] = list(captured.get("made_at", ()))
-    known = shuffles is not None and shuffles.readable and bool(made_at) and made_at[-1] is not None
-    if not known and (shuffles is None or not shuffles.readable or made > 0):
+    readable = shuffles if shuffles is not None and shuffles.readable else None
+    counted_by = readable if made_at and made_at[-1] is not None else None
+    if counted_by is None and (readable is None or made > 0):
         _check_sharing(feed, int(position.get("made_before", 0)))
-    epoch = captured.get("epoch")
     if made == 0:
         if epoch is not None:
             py_dataset.restore(feed, epoch, arrays)
@@ -178,10 +165,17 @@ def restore(
     left = drawn if still_drawn_from else 0
     # An execution of several steps may have drawn less than it was asked for, but not nothing.
     required = 0 if batch is None else drawn - feed.steps_per_execution + 1
-    if shuffles is not None and known:
-        shuffles.go_to(made_at[-1])
-    snapshot = _snapshot_of(feed, captured, drawn)
-    from_grain = None if snapshot is not None else _from_grain(feed, captured, arrays, left, required)
+    if counted_by is not None:
+        counted_by.go_to(made_at[-1])
+
+    # What this worker could continue from, and whether all of them can.
+    snapshot = captured.get("snapshot") if feed.snapshots is not None else None
+    if snapshot is not None and (why_not := feed.snapshots.refuses(snapshot, drawn)):
+        logger.info("The input is replayed, and not continued from its snapshot: %s.", why_not)
+        snapshot = None
+    from_grain = (
+        grain.restore(feed, captured.get("grain"), arrays, left, required) if snapshot is None else None
+    )
     leave_out = drawn if batch is not None and epoch is not None and epoch.get("independent") else 0
     way = "snapshot" if snapshot is not None else "Grain" if from_grain is not None else "saved"
     if not all_go("rest of the epoch" if leave_out else way):
@@ -192,73 +186,56 @@ def restore(
             feed.grain.begin_afresh()
         snapshot = from_grain = None
     left_out = epoch is not None and py_dataset.restore(feed, epoch, arrays, leave_out)
+
     if snapshot is not None:
-        live, there, again = feed.snapshots.resume(snapshot, arrays, drawn, required)
-        how = f"{there}, {drawn_again(again, began)}"
-    elif captured["way"] in ("state", "new"):
+        live, there, draws = feed.snapshots.resume(snapshot, arrays, drawn, required)
+        how = f"{there}, {drawn_again(draws, began)}"
+    elif captured["way"] == "state":
         live = feed.new()
         feed.untouched = arrays[_UNTOUCHED].tobytes()
-        if captured["way"] == "state":
-            state = arrays[_STATE].tobytes()
-            backend().datasets.restore_iterator(live, state)
-            how = f"from the iterator's saved state, {size_in_words(len(state))}"
-        else:
-            backend().datasets.restore_iterator(live, feed.untouched)
-            draws = drawn if still_drawn_from or _needs_all(feed, known=known) else 0
-            draw(live, [draws], required, lambda: live)
-            how = f"from the state of the epoch's new iterator, {drawn_again(draws, began)}"
+        state = arrays[_STATE].tobytes()
+        backend().datasets.restore_iterator(live, state)
+        how = f"from the iterator's saved state, {size_in_words(len(state))}"
+    elif captured["way"] == "new":
+        live = feed.new()
+        feed.untouched = arrays[_UNTOUCHED].tobytes()
+        backend().datasets.restore_iterator(live, feed.untouched)
+        draws = drawn if still_drawn_from or _needs_all(feed, known=counted_by is not None) else 0
+        draw(live, [draws], required, lambda: live)
+        how = f"from the state of the epoch's new iterator, {drawn_again(draws, began)}"
     elif from_grain is not None:
         live, how = feed.new(), from_grain
     elif feed.is_indexed:
         check_length(feed, required)
         order = plain.decode(captured["order"], arrays) if "order" in captured else None
-        live = feed.new_at(left, order) if left else feed.new()
-        how = _IN_ORDER
+        live, how = feed.new_at(left, order) if left else feed.new(), _IN_ORDER
     elif left_out:
         check_length(feed, required)
         live, how = feed.new(), _IN_ORDER
     elif epoch is not None:
-        live = feed.new()
-        draw(live, [drawn if batch is not None else 0], required, lambda: live)
-        how = f"by replay of its epoch: {drawn_again(drawn if batch is not None else 0, began)}"
+        live, draws = feed.new(), drawn if batch is not None else 0
+        draw(live, [draws], required, lambda: live)
+        how = f"by replay of its epoch: {drawn_again(draws, began)}"
     else:
-        all_of_it = _needs_all(feed, known=known)
-        before = [int(batches) if all_of_it else 0 for batches in position["drawn_before"][: made - 1]]
-        draws = drawn if still_drawn_from or all_of_it else 0
-        if shuffles is not None and known:
-            first = 0 if all_of_it and len(made_at) == made else len(made_at) - 1
-            before = before[len(before) - (len(made_at) - 1 - first) :]
-            following = _each_at(feed, shuffles, made_at[first:])
-        else:
-            following = feed.new
+        all_of_it = _needs_all(feed, known=counted_by is not None)
+        again = [int(batches) if all_of_it else 0 for batches in position["drawn_before"][: made - 1]]
+        again.append(drawn if all_of_it else left)
+        following: Callable[[], Any] = feed.new
+        if counted_by is not None:
+            if all_of_it and len(made_at) == made:
+                following = _each_at(feed, counted_by, made_at)
+            else:  # The iterators before do not matter, or it is not known how far the shuffles were.
+                again = again[-1:]
+                following = _each_at(feed, counted_by, made_at[-1:])
         drawn_from = randomness.fingerprint()
         adapter = feed.epoch_iterator.data_adapter
-        live = draw(
-            following(),
-            [*before, draws],
-            required,
-            following,
-            left=lambda: py_batches.stop_workers(adapter),
-        )
+        live = draw(following(), again, required, following, left=lambda: py_batches.stop_workers(adapter))
         if randomness.fingerprint() != drawn_from and (told := drew_globally(feed)):
             logger.warning("NOT exact: %s.", told)
-        how = (
-            f"by replay of {counted(len(before) + 1, 'iterator')}, {drawn_again(sum(before) + draws, began)}"
-        )
+        how = f"by replay of {counted(len(again), 'iterator')}, {drawn_again(sum(again), began)}"
     feed.noted = made_at
     feed.resume(position, live, batch=batch)
     return how
-
-
-def _snapshot_of(feed: InputFeed, captured: Mapping[str, Any], batches: int) -> Mapping[str, Any] | None:
-    """Returns what the checkpoint has of a snapshot, if training can continue from it."""
-    snapshot: Mapping[str, Any] | None = captured.get("snapshot")
-    if snapshot is None or feed.snapshots is None:
-        return None
-    if why_not := feed.snapshots.refuses(snapshot, batches):
-        logger.info("The input is replayed, and not continued from its snapshot: %s.", why_not)
-        return None
-    return snapshot
 
 
 def _each_at(feed: InputFeed, shuffles: Shuffles, made_at: Sequence[Counts | None]) -> Callable[[], Any]:
@@ -286,25 +263,16 @@ def drawn_again_at_most(feed: InputFeed, epochs: int) -> tuple[int, str] | None:
         return None
     if feed.snapshots is not None and not feed.snapshots.given_up:
         return None
-    if feed.py_dataset is not None:
-        return (
-            None
-            if batches_asked.of(feed.epoch_iterator).independent
-            else (feed.batches, "at the end of an epoch")
-        )
+    if feed.py_dataset is not None and batches_asked.of(feed.epoch_iterator).independent:
+        return None
     known = bool(feed.noted) and feed.noted[-1] is not None
-    if feed.goes_on or _needs_all(feed, known=known):
+    if feed.py_dataset is None and (feed.goes_on or _needs_all(feed, known=known)):
         return feed.batches * epochs, "at the end of training"
     return feed.batches, "at the end of an epoch"
 
 
 def is_drawing(captured: Mapping[str, Any], *, batch: int | None) -> bool:
-    """Whether a restored iterator is being drawn from, perhaps ahead of training.
-
-    Args:
-        captured: From `capture`.
-        batch: The step of the epoch to continue with; None if the position is not inside an epoch's training.
-    """
+    """Whether an iterator that was restored is being drawn from, perhaps ahead of training; arguments as `restore`."""
     position = captured["position"]
     return int(position["batches"]) > 0 and (batch is not None or bool(position["current"]))
 
@@ -338,7 +306,7 @@ def draw_again(
     if not draws:
         return
     if shuffles is not None:
-        if _validation_needs_all(feed):
+        if feed.is_generator or any(map(backend().reshuffling.keeps_an_order, feed.pipelines)):
             following = _each_at(feed, shuffles, made_at)
             draw(following(), list(draws), 0, following)
         feed.noted = list(made_at)
@@ -346,10 +314,6 @@ def draw_again(
         matters = feed.is_generator or any(map(backend().datasets.reshuffles_while_drawn, feed.pipelines))
         draw(feed.new(), list(draws) if matters else [0] * len(draws), 0, feed.new)
     feed.begin_with(draws)
-
-
-def _validation_needs_all(feed: InputFeed) -> bool:
-    return feed.is_generator or any(map(backend().reshuffling.keeps_an_order, feed.pipelines))
 
 
 def _needs_all(feed: InputFeed, *, known: bool) -> bool:
@@ -365,21 +329,3 @@ def _needs_all(feed: InputFeed, *, known: bool) -> bool:
         return True
     depends = backend().reshuffling.keeps_an_order if known else backend().datasets.reshuffles_while_drawn
     return any(map(depends, feed.pipelines))
-
-
-def _from_grain(
-    feed: InputFeed,
-    captured: Mapping[str, Any],
-    arrays: Mapping[str, Array],
-    wanted: int,
-    required: int,
-) -> str | None:
-    """Has the next iterator of Grain data begin after `wanted` batches; returns how, or None to have it replayed."""
-    began = time.monotonic()
-    found = grain.restore(feed, captured.get("grain"), arrays, wanted)
-    if found is None:
-        return None
-    there, again = found
-    if there < required:
-        raise too_short(required, there)
-    return f"from the state of its Grain iterator, {drawn_again(again, began)}"

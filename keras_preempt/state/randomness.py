@@ -22,11 +22,7 @@ def capture(arrays: dict[str, Array]) -> dict[str, Any]:
 
 
 def restore(state: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-    """Restores both generators.
-
-    Raises:
-        ValueError: The state is not one that `capture` makes.
-    """
+    """Restores both generators; raises `ValueError` if `capture` does not make such a state."""
     try:
         version, words, gauss = plain.decode(state["python"], arrays)
         random.setstate((version, tuple(int(word) for word in words), gauss))
@@ -36,6 +32,6 @@ def restore(state: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
 
 
 def fingerprint() -> tuple[object, ...]:
-    """Returns a value that changes as soon as anything is drawn from either generator."""
+    """A value that changes as soon as anything is drawn from either generator."""
     name, words, *rest = np.random.get_state(legacy=True)
     return random.getstate(), name, np.asarray(words).tobytes(), *rest

@@ -1,9 +1,9 @@
-"""How far the shuffles of a fit's data have come, whoever has made iterators of them.
+"""How far the shuffles of a fit's data have come, whatever has made iterators of them.
 
-A shuffle gives each new iterator another order, whoever makes it: the training, the validation on another part of the
-same data, a callback that predicts, another fit. What counts is therefore not which iterators were made, but how far
-each shuffle had come when the iterator was made that training continues with, and how far it has come now. Both are
-read, saved, and set again after a restart; see `keras_preempt.backend.seam_of_input.Reshuffling`.
+A shuffle gives each new iterator another order, whatever makes it: the training, the validation on another part of the
+same data, a callback that predicts, another fit. So what counts is not which iterators were made, but how far each
+shuffle had come when the iterator was made that training continues with, and how far it has come now. Both are read,
+saved, and set again after a restart; see `keras_preempt.backend.seam_of_input.Reshuffling`.
 """
 
 from __future__ import annotations
@@ -50,24 +50,21 @@ class Shuffles:
         }
 
     def counts(self) -> Counts | None:
-        """Returns how far they have come; None if that cannot be told of all."""
+        """How far they have come; None if that cannot be read of all."""
         return [each.count() for each in self._shuffles] if self.readable else None
 
     def seeds(self) -> list[list[int]]:
-        """Returns the seeds of each."""
         return [list(backend().reshuffling.seeds_of(dataset)) for dataset, _ in self._own.values()]
 
     def are_like(self, seeds: object) -> bool:
-        """Whether they have the seeds that `seeds` returned when a checkpoint was written; True if it has none."""
+        """Whether they have the seeds of when a checkpoint was written; True if it has none."""
         return seeds is None or seeds == self.seeds()
 
     def go_to(self, counts: Sequence[int] | None, *, drawing: bool = False) -> None:
         """Sets how far they have come.
 
-        Args:
-            counts: From `counts`.
-            drawing: Whether batches of the training data are being drawn, perhaps ahead of training: a shuffle that
-                this advances is left alone.
+        Shuffles that advance while batches of the training data are drawn are left alone if they are being drawn,
+        perhaps ahead of training.
         """
         if counts is None or len(counts) != len(self._shuffles):
             return

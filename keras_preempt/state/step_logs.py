@@ -18,15 +18,10 @@ from keras_preempt.state import plain
 
 
 def encode(logs: Any, arrays: dict[str, Array], path: str = "logs") -> Any:
-    """Returns logs as JSON data, with the arrays among them added to `arrays`.
+    """Returns logs as JSON data, with the arrays in them added to `arrays` under names that begin with `path`.
 
-    Args:
-        logs: What a training step has returned, or what `decode` has; None for none.
-        arrays: Gets the arrays.
-        path: How their names begin.
-
-    Raises:
-        TypeError: They hold something other than numbers, tensors, strings and structures of these.
+    They are what a training step or `decode` has returned, or None. Anything in them but numbers, tensors, strings and
+    structures of these raises `TypeError`.
     """
     return plain.encode(_values(logs), arrays, path)
 

@@ -26,7 +26,7 @@ from keras_preempt.report.progress import transfer
 from keras_preempt.report.tensorboard import Points
 from keras_preempt.state import architecture, callback_code, py_dataset
 from keras_preempt.state.callbacks import CallbackStates, refuse_rivals
-from keras_preempt.state.description import describe, setup_of
+from keras_preempt.state.description import identity_of_run, setup_of
 from keras_preempt.state.model import ModelState
 from keras_preempt.training import reading, requests, shared_files, side_by_side, startup
 from keras_preempt.training.fit import Fit
@@ -178,7 +178,7 @@ def _agree(found: _Found, reached: Reached) -> _Agreed:
         assigned = callback_code.may_assign(found.others)
         used = () if traced is None else traced.variables if assigned else traced.changed_variables
         model_states.append(ModelState(model, strategy, complete=traced is not None, used=used))
-        compared = describe(model, model_states[0], running, found.setup, turn.begun_after)
+        compared = identity_of_run(model, model_states[0], running, found.setup, turn.begun_after)
         reached.stage = AGREEING
         return compared
 

@@ -136,12 +136,7 @@ class Session:
         return SnapshotTaker(self._fit.feed, self.epochs, tells=self._state.member == 0)
 
     def promised(self, unsaved: Sequence[str], set_by_callbacks: Sequence[str] = ()) -> Promise:
-        """Says how exactly the fit would continue after a preemption.
-
-        Args:
-            unsaved: Names of the callbacks whose state is not kept.
-            set_by_callbacks: What callbacks set of other objects while training goes on.
-        """
+        """Says how exactly the fit would continue after a preemption; see `promise` for the arguments."""
         traced = self._fit.traced
         return promise(
             input_exactness(self._fit.feed, self._fit.validation_data),

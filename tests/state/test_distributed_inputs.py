@@ -94,7 +94,7 @@ def test_the_user_chooses_what_is_too_large(
     room: Any, saved: bool, strategy: tf.distribute.Strategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(input_size, "ELEMENT_LIMIT", N - 1)
-    iterator, feed = feed_of("shuffled, prefetched", strategy=strategy, limit=input_size.chosen(room))
+    iterator, feed = feed_of("shuffled, prefetched", strategy=strategy, limit=input_size.limit_of(room))
     states: list[Any] = []
 
     def at_boundary(*_: int) -> None:

@@ -181,7 +181,7 @@ _REPLAYED = ("interleaved", "two shuffles", "unknown length", "repeated twice, c
 
 @pytest.mark.parametrize("name", but_for(_REPLAYED))
 def test_replayed_because_the_user_wants_it_the_rest_is_the_same(name: str) -> None:
-    ways = check_everywhere(name, 1, input_size.chosen("replay"))
+    ways = check_everywhere(name, 1, input_size.limit_of("replay"))
     assert ways == {"replay"}
 
 
@@ -289,7 +289,7 @@ def test_a_state_that_is_too_large_is_left_out_and_a_buffer_for_which_the_user_m
     assert ways_of("shuffled") <= {"new", "replay"}
     monkeypatch.setattr(input_size, "ELEMENT_LIMIT", N - 1)
     ways = {
-        room: ways_of("shuffled, prefetched", limit=input_size.chosen(room))
+        room: ways_of("shuffled, prefetched", limit=input_size.limit_of(room))
         for room in ("auto", 10_000_000, 10)
     }
     with_room = ways.pop(
@@ -302,7 +302,7 @@ def test_a_state_that_is_too_large_is_left_out_and_a_buffer_for_which_the_user_m
 @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "all", None, "2GB"])
 def test_another_room_for_the_input_is_refused(wrong: object) -> None:
     with pytest.raises(ValueError, match=r"^Expected input_state to be 'auto', 'replay', or .* Received: "):
-        input_size.chosen(wrong)
+        input_size.limit_of(wrong)
 
 
 def test_the_size_of_a_buffer_is_known_without_writing_it() -> None:
@@ -365,5 +365,5 @@ def test_it_is_known_how_many_batches_a_resume_draws_again_at_most(kind: str) ->
 
 
 def test_where_the_user_wants_a_replay_it_is_known_too() -> None:
-    _, feed = feed_of("shuffled", limit=input_size.chosen("replay"))
+    _, feed = feed_of("shuffled", limit=input_size.limit_of("replay"))
     assert inputs.drawn_again_at_most(feed, epochs=5) == (3, "at the end of an epoch")
