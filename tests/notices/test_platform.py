@@ -119,7 +119,7 @@ def test_accelerator_follows_from_the_name_of_a_machine() -> None:
 
 def rows() -> dict[str, dict[str, str]]:
     """The table of the page: by platform, the cells by heading."""
-    _, _, table = PAGE.read_text().partition("## Table")
+    _, _, table = PAGE.read_text().partition("## Platforms")
     text, _, _ = table.partition("\n## ")
     lines = [line for line in text.splitlines() if line.startswith("|")]
     headings = [cell.strip() for cell in lines[0].strip("|").split("|")]
