@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -17,16 +18,19 @@ import click
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.doctor.finding import Findings, Printer
-from keras_preempt.cli.doctor.loops import uses_handler
-from keras_preempt.cli.doctor.meeting import Job, Meeting, job_of
+from keras_preempt.cli.doctor.meeting import JobWorker, Meeting, job_of, meet_here
 from keras_preempt.cli.doctor.reasons import explain
 from keras_preempt.cli.doctor.software import check_determinism, check_versions
-from keras_preempt.cli.doctor.speed import check_save_fits
-from keras_preempt.cli.doctor.storage import check_place, check_room, place_of, removed_afterwards
-from keras_preempt.cli.doctor.surroundings import Grace, check_platform, check_sigterm, say_without_command
-from keras_preempt.cli.doctor.together import meet_here
+from keras_preempt.cli.doctor.storage import (
+    check_place,
+    check_room,
+    check_save_fits,
+    place_of,
+    removed_afterwards,
+)
+from keras_preempt.cli.doctor.surroundings import check_platform, check_sigterm
 from keras_preempt.cli.doctor.trial import Trial
-from keras_preempt.cli.doctor.watched import size_of
+from keras_preempt.cli.doctor.watched import size_of, uses_handler
 from keras_preempt.cli.options import (
     SIZE,
     checked_command,
@@ -38,13 +42,14 @@ from keras_preempt.cli.options import (
 )
 from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.cluster.tf_config import VARIABLES
+from keras_preempt.notices.cloud import Grace
 
 _PASS, _WOULD_LOSE_WORK = 0, 1
 _COMMAND = "keras_preempt.doctor.command"
 
 
 class _WithCommand(click.Command):
-    """Takes what follows ``--`` as the command to try, wherever the other options stand."""
+    """Takes what follows ``--`` as the command to try, wherever the other options are."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -61,8 +66,6 @@ class _WithCommand(click.Command):
 
 @dataclass
 class _Options:
-    """The options of the command line."""
-
     directory: str | None
     command: list[str]
     workers: int
@@ -106,7 +109,7 @@ class _Options:
 )
 @json_option("Print one JSON document, for programs; the rest goes to stderr.")
 @click.pass_context
-def doctor(ctx: click.Context, /, as_json: bool, **wishes: Any) -> int:
+def doctor(ctx: click.Context, /, as_json: bool, **values: Any) -> int:
     """Find out what would lose work, before the job is started.
 
     Looks at the platform, the versions, DIR (writable, shared, durable, fast, with room), and says how to correct
@@ -131,29 +134,29 @@ def doctor(ctx: click.Context, /, as_json: bool, **wishes: Any) -> int:
       1  something would lose work; each PROBLEM says what, and how it is cured
       2  wrong usage
     """  # noqa: D301 - click's own mark for text that it must not wrap
-    wanted = _Options(command=list(ctx.meta.get(_COMMAND, ())), **wishes)
-    if wanted.command or wanted.workers < 1:
-        checked_command(wanted.workers, tuple(wanted.command) or ("true",))
+    options = _Options(command=list(ctx.meta.get(_COMMAND, ())), **values)
+    if options.command or options.workers < 1:
+        checked_command(options.workers, tuple(options.command) or ("true",))
     try:
         job = job_of(os.environ)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    if job is not None and wanted.workers > 1:
+    if job is not None and options.workers > 1:
         raise click.UsageError(
-            f"Expected no --workers where {job.said_by} says that this is worker {job.index} of {job.workers}. "
-            f"Received: --workers {wanted.workers}."
+            f"Expected no --workers where {job.source} says that this is worker {job.index} of {job.workers}. "
+            f"Received: --workers {options.workers}."
         )
     printer = Printer(as_json)
     findings = Findings(printer.finding)
     with contextlib.ExitStack() as stack:
         store = None
-        if wanted.directory is not None:
+        if options.directory is not None:
             store = stack.enter_context(
-                contextlib.closing(store_of(wanted.directory, staging_dir=wanted.staging_dir))
+                contextlib.closing(store_of(options.directory, staging_dir=options.staging_dir))
             )
         if store is not None and store.path is not None:
             stack.enter_context(_nothing_new(store.path))
-        _Examination(wanted, job, store, printer, findings).examine()
+        _Examination(options, job, store, printer, findings).examine()
     if as_json:
         click.echo(json.dumps(findings.document(), indent=2))
     else:
@@ -177,47 +180,42 @@ def _nothing_new(folder: Path) -> Iterator[None]:
 class _Examination:
     """Runs all checks in order; one may need what another has found out."""
 
-    wanted: _Options
-    job: Job | None
+    options: _Options
+    job: JobWorker | None
     store: Store | None
     printer: Printer
     findings: Findings
 
     def examine(self) -> None:
-        wanted = self.wanted
+        options, findings = self.options, self.findings
         known = check_platform(
-            self.findings, wanted.grace, wanted.workers if self.job is None else self.job.workers
+            findings, options.grace, options.workers if self.job is None else self.job.workers
         )
-        check_sigterm(self.findings)
-        check_versions(self.findings)
-        check_determinism(self.findings, wanted.command)
+        check_sigterm(findings)
+        check_versions(findings)
+        check_determinism(findings, options.command)
         if known is None:
             return
         platform, grace = known
-        name: str | None = secrets.token_hex(8)
-        writable = self.store is not None and check_place(self.findings, self.store, platform)
-        if self.store is None:
-            self.findings.not_checked(
-                "directory", "Pass DIR, the directory of the callback, to have it checked."
-            )
-        elif writable:
-            name = self._meet(name)
-        size = self._try(grace, name) if name and (writable or self.store is None) else 0
-        if writable and self.store is not None:
-            self._check_size(self.store, grace, size)
+        if self.store is None or options.directory is None:
+            findings.not_checked("directory", "Pass DIR, the directory of the callback, to have it checked.")
+            self._try(grace, secrets.token_hex(8))
+        elif check_place(findings, self.store, platform):
+            name = self._meet(options.directory)
+            size = 0 if name is None else self._try(grace, name)
+            self._check_size(self.store, options.directory, grace, size)
 
-    def _meet(self, name: str | None) -> str | None:
+    def _meet(self, url: str) -> str | None:
         """Returns a name that all workers of the job share; None if they do not share the directory."""
-        wanted, url = self.wanted, self.wanted.directory
-        assert url is not None
+        name, patience = secrets.token_hex(8), self.options.wait
         place = place_of(url, "meeting")
         if self.job is not None:
             with removed_afterwards(place) as store:
-                meeting = Meeting(store, url, self.job, wanted.wait)
+                meeting = Meeting(store, url, self.job, patience)
                 return meeting.name if meeting.hold(self.findings) else None
-        if wanted.workers > 1:
+        if self.options.workers > 1:
             with removed_afterwards(place):
-                return name if meet_here(self.findings, wanted.workers, place, url, wanted.wait) else None
+                return name if meet_here(self.findings, self.options.workers, place, url, patience) else None
         self.findings.not_checked(
             "shared",
             "One worker. For a job of several, pass --workers N, or start this on all of them as the job is "
@@ -227,61 +225,63 @@ class _Examination:
 
     def _try(self, grace: Grace, name: str) -> int:
         """Runs the trial; returns the size of the checkpoint that it has saved, in bytes."""
-        wanted, job = self.wanted, self.job
-        if not wanted.command:
-            say_without_command(self.findings)
+        options, job = self.options, self.job
+        if not options.command:
+            self.findings.not_checked(
+                "signal path",
+                "Whether SIGTERM reaches the training process and it saves in time. Add the job's own command: "
+                "keras-preempt doctor DIR -- COMMAND.",
+            )
             return 0
         with contextlib.ExitStack() as stack:
-            if wanted.directory is None:
-                root = str(
-                    stack.enter_context(scratch_directory("doctor"))
-                )  # Removed later if this is killed.
+            if options.directory is None:  # A later command removes it if this one is killed.
+                root = str(stack.enter_context(scratch_directory("doctor")))
             else:
-                root = place_of(wanted.directory, f"trial-{name}")
+                root = place_of(options.directory, f"trial-{name}")
                 stack.enter_context(removed_afterwards(root))
             trial = Trial(
-                wanted.command,
-                wanted.workers,
+                options.command,
+                options.workers,
                 root,
                 grace,
-                wanted.start_timeout,
-                wanted.restart_codes,
+                options.start_timeout,
+                options.restart_codes,
                 self.printer.worker_line,
                 variables={} if job is None else {name: os.environ.get(name) for name in VARIABLES},
-                as_pid_1=wanted.as_pid_1 or os.getpid() == 1,
+                as_pid_1=options.as_pid_1 or os.getpid() == 1,
                 sends=job is None or job.index == job.workers - 1,
-                uses_handler=uses_handler(wanted.command),
+                uses_handler=uses_handler(options.command),
             )
             trial.run()
             size = trial.watched.size()
-            if job is not None and wanted.directory is not None:
+            if job is not None and options.directory is not None:
                 # All workers share the place: it is removed when all have looked at it.
-                place = place_of(wanted.directory, f"over-{name}")
+                place = place_of(options.directory, f"over-{name}")
                 store = stack.enter_context(removed_afterwards(place))
-                everybody = Job(job.index, job.workers, (), job.said_by)
-                Meeting(store, wanted.directory, everybody, wanted.wait).hold(Findings())
+                without_ports = dataclasses.replace(job, addresses=())
+                Meeting(store, options.directory, without_ports, options.wait).hold(Findings())
             explain(trial, self.findings)
             return size
 
-    def _check_size(self, store: Store, grace: Grace, of_trial: int) -> None:
-        wanted = self.wanted
-        assert wanted.directory is not None
-        if wanted.state_size is not None:
-            size, source = wanted.state_size, "--state-size"
-        elif of_run := size_of(wanted.directory):
+    def _check_size(self, store: Store, directory: str, grace: Grace, of_trial: int) -> None:
+        options = self.options
+        if options.state_size is not None:
+            size, source = options.state_size, "--state-size"
+        elif of_run := size_of(directory):
             size, source = of_run, "the largest checkpoint in DIR"
         elif of_trial:
             size, source = of_trial, "what the trial has saved"
         else:
-            said = "Pass --state-size, such as 2GB, to have it checked before there is a checkpoint."
-            self.findings.not_checked("room", said)
-            self.findings.not_checked("save", said)
+            for check in ("room", "save"):
+                self.findings.not_checked(
+                    check, "Pass --state-size, such as 2GB, to have it checked before there is a checkpoint."
+                )
             return
         share = math.ceil(size / (self.job.workers if self.job is not None else 1))
-        if check_room(self.findings, store, size, wanted.max_to_keep, share, wanted.staging_dir):
-            place = place_of(wanted.directory, f"save-{secrets.token_hex(8)}")
+        if check_room(self.findings, store, size, options.max_to_keep, share, options.staging_dir):
+            place = place_of(directory, f"save-{secrets.token_hex(8)}")
             with (
-                removed_afterwards(place, wanted.staging_dir) as own,
+                removed_afterwards(place, options.staging_dir) as own,
                 contextlib.suppress(StoreUnavailable),
             ):
                 check_save_fits(self.findings, own, share, grace, source)

@@ -26,10 +26,7 @@ class Finding:
         level: "problem": work would be lost, or nobody can say that it would not. "warning": it may be, on a bad day.
             "not checked": there was nothing to check it with.
         what: What was found, in words.
-        cure: What to do; empty if nothing is to be done.
-
-    Raises:
-        ValueError: It is a problem or a warning without a cure.
+        cure: What to do; empty if nothing is to be done, which a problem or a warning never is.
     """
 
     check: str
@@ -43,43 +40,33 @@ class Finding:
 
 
 class Findings:
-    """Collects findings.
-
-    Args:
-        on_finding: Called with each finding as soon as there is one.
-
-    Attributes:
-        all: The findings so far.
-    """
+    """Collects findings, and calls `on_finding` with each as soon as there is one."""
 
     def __init__(self, on_finding: Callable[[Finding], object] = lambda finding: None) -> None:
         self._on_finding = on_finding
         self.all: list[Finding] = []
 
     def add(self, finding: Finding) -> None:
-        """Adds a finding."""
         self.all.append(finding)
         self._on_finding(finding)
 
     def ok(self, check: str, what: str) -> None:
-        """Adds that nothing is wrong."""
         self.add(Finding(check, "ok", what))
 
     def not_checked(self, check: str, what: str) -> None:
-        """Adds what could not be checked; `what` says what the check needs."""
+        """`what` says what the check needs."""
         self.add(Finding(check, "not checked", what))
 
     def warning(self, check: str, what: str, cure: str) -> None:
-        """Adds that work may be lost on a bad day, or that results may not be repeatable."""
+        """Work may be lost on a bad day, or results may not be repeatable."""
         self.add(Finding(check, "warning", what, cure))
 
     def problem(self, check: str, what: str, cure: str) -> None:
-        """Adds that work would be lost."""
+        """Work would be lost."""
         self.add(Finding(check, "problem", what, cure))
 
     @property
     def would_lose_work(self) -> bool:
-        """Whether one of them is a problem."""
         return any(finding.level == "problem" for finding in self.all)
 
     def checks(self, level: Level) -> str:
@@ -98,8 +85,7 @@ class Findings:
 class Printer:
     """Shows findings as they come, and the output of the command that is tried.
 
-    Args:
-        as_json: Whether standard output is for a JSON document alone.
+    With `as_json` standard output is for a JSON document alone.
     """
 
     def __init__(self, as_json: bool) -> None:
@@ -108,7 +94,6 @@ class Printer:
         self.worker_line = self._terminal.worker_line
 
     def finding(self, finding: Finding) -> None:
-        """Shows a finding."""
         if self._as_json:
             return
         mark = finding.level.upper() if finding.level == "problem" else finding.level

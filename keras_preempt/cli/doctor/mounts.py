@@ -37,23 +37,14 @@ class Fate(Enum):
 
 @dataclass(frozen=True)
 class Mount:
-    """A line of /proc/PID/mountinfo, see proc_pid_mountinfo(5).
-
-    Attributes:
-        number: Its number.
-        parent: The number of the mount that it is mounted on.
-        root: The folder of the file system that is seen at the mount point.
-        point: The mount point.
-        kind: The type of the file system, such as "ext4".
-        source: The device, server or name that is mounted.
-    """
+    """A line of /proc/PID/mountinfo, see proc_pid_mountinfo(5)."""
 
     number: int
-    parent: int
-    root: str
+    parent: int  # The number of the mount that it is mounted on.
+    root: str  # The folder of the file system that is seen at the mount point.
     point: str
-    kind: str
-    source: str
+    kind: str  # The type of the file system, such as "ext4".
+    source: str  # The device, server or name that is mounted.
 
 
 def parse(text: str) -> list[Mount]:
@@ -63,17 +54,19 @@ def parse(text: str) -> list[Mount]:
         head, _, tail = line.partition(" - ")
         fields, (kind, source, *_) = head.split(" "), [*tail.split(" "), "", ""]
         if len(fields) >= 6 and fields[0].isdecimal() and fields[1].isdecimal() and kind:
-            root, point = _unescaped(fields[3]), _unescaped(fields[4])
-            found.append(Mount(int(fields[0]), int(fields[1]), root, point, kind, _unescaped(source)))
+            # Spaces, tabs, newlines and backslashes are written as octal numbers.
+            root, point, source = (
+                re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), each)
+                for each in (fields[3], fields[4], source)
+            )
+            found.append(Mount(int(fields[0]), int(fields[1]), root, point, kind, source))
     return found
 
 
 def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
-    """Returns the mount that a path is on; None if the list does not say.
+    """Returns the mount that an absolute path without symbolic links is on; None if the list does not say.
 
-    Args:
-        path: An absolute path without symbolic links.
-        mounts: All mounts. One can hide another, so the path is followed from the root, as the kernel does.
+    One mount can hide another, so the path is followed from the root, as the kernel does.
     """
     numbers = {mount.number for mount in mounts}
     here = next(
@@ -82,7 +75,9 @@ def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
     left = list(mounts)
     while here is not None:
         left.remove(here)
-        on_the_way = [m for m in left if m.parent == here.number and _is_below(path, m.point)]
+        on_the_way = [
+            m for m in left if m.parent == here.number and f"{path}/".startswith(f"{m.point.rstrip('/')}/")
+        ]
         if not on_the_way:
             break
         here = min(on_the_way, key=lambda mount: len(mount.point))
@@ -124,12 +119,3 @@ def _disk(mount: Mount) -> str:
         r"(/dev/(?:[hsv]d[a-z]+|xvd[a-z]+))\d*|(/dev/(?:nvme\d+n\d+|mmcblk\d+))(?:p\d+)?", mount.source
     )
     return next(filter(None, partition.groups())) if partition else mount.source
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
-def _unescaped(field: str) -> str:
-    """Spaces, tabs, newlines and backslashes are written as octal numbers."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)

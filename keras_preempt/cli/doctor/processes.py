@@ -7,7 +7,6 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,7 @@ _MANY = 50  # the most processes from the one that was started to the one that t
 
 @dataclass(frozen=True)
 class Process:
-    """A process.
+    """A process, and what it does with SIGTERM.
 
     Attributes:
         pid: Its number here.
@@ -41,7 +40,6 @@ class Process:
 
     @property
     def is_python(self) -> bool:
-        """Whether it runs Python, by the name of its program."""
         return "python" in self.command.partition(" ")[0].rpartition("/")[2]
 
     def __str__(self) -> str:
@@ -50,53 +48,60 @@ class Process:
 
 def look(pid: int) -> Process | None:
     """Returns how a process handles signals; None if it is gone, or the system has no /proc."""
-    found = _glance(pid)
-    for _ in range(_GLANCES):
-        if found is None or not found.blocked:
+    for number in range(_GLANCES + 1):
+        if number:
+            time.sleep(_PAUSE)  # A thread blocks all signals for a moment while it starts another one.
+        try:
+            found = _read(pid)
+        except (OSError, KeyError, ValueError, IndexError):
+            return None
+        if not found.blocked:
             break
-        time.sleep(_PAUSE)  # A thread blocks all signals for a moment while it starts another one.
-        found = _glance(pid)
     return found
 
 
-def _glance(pid: int) -> Process | None:
+def _read(pid: int) -> Process:
     folder = Path("/proc", str(pid))
-    try:
-        fields = _fields(folder / "status")
-        threads = list(_threads(folder))
-        words = (folder / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")[:-1]
-        return Process(
-            pid,
-            _shortened(words) or fields["Name"],
-            int(fields["PPid"]),
-            all(_has_sigterm(thread["SigBlk"]) for thread in threads),
-            _has_sigterm(fields["SigIgn"]),
-            _has_sigterm(fields["SigCgt"]),
-            fields.get("NSpid", str(pid)).split()[-1] == "1",
-        )
-    except (OSError, KeyError, ValueError, IndexError):
-        return None
+    fields, threads = _fields(folder / "status"), []
+    for task in (folder / "task").iterdir():
+        with contextlib.suppress(OSError):  # The thread has ended meanwhile; those of tf.data come and go.
+            threads.append(_fields(task / "status"))
+    words = (folder / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")[:-1]
+    line = shlex.join(words) or fields["Name"]
+    bit = 1 << (signal.SIGTERM - 1)
+    return Process(
+        pid,
+        line if len(line) <= 80 else f"{line[:77]}...",
+        int(fields["PPid"]),
+        blocked=all(int(thread["SigBlk"], 16) & bit for thread in threads),
+        ignored=bool(int(fields["SigIgn"], 16) & bit),
+        caught=bool(int(fields["SigCgt"], 16) & bit),
+        first=fields.get("NSpid", str(pid)).split()[-1] == "1",
+    )
 
 
-def training_process(told: object, started: int) -> int:
+def _fields(path: Path) -> dict[str, str]:
+    lines = path.read_text("utf-8", errors="replace").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def training_process(reported: object, started: int) -> int:
     """Finds the process that an event names among the descendants of a process; 0 if it is not there.
 
     Args:
-        told: What `this_process.name` returned there; the number is that of its own PID namespace.
+        reported: What `this_process.name` returned there; the number is that of its own PID namespace.
         started: The process that was started.
     """
-    if not isinstance(told, dict) or not isinstance(told.get("machine"), str):
+    if not isinstance(reported, dict) or not isinstance(reported.get("machine"), str):
         return 0
-    wanted, namespace = str(told.get("pid")), told["machine"].rpartition("pid:")[2]
+    wanted, namespace = str(reported.get("pid")), reported["machine"].rpartition("pid:")[2]
     pids: list[int] = [started, *(descendants(started) or {})]
     for pid in pids:
-        try:
+        with contextlib.suppress(OSError):
             here = os.readlink(f"/proc/{pid}/ns/pid").rpartition("pid:")[2]
             number = _fields(Path(f"/proc/{pid}/status")).get("NSpid", str(pid)).split()[-1]
-        except OSError:
-            continue
-        if here == namespace and number == wanted:
-            return pid
+            if here == namespace and number == wanted:
+                return pid
     return 0
 
 
@@ -111,23 +116,3 @@ def chain(started: int, trains: int) -> list[Process]:
         pid = process.parent
     first = look(started)
     return [] if first is None else [first]
-
-
-def _threads(folder: Path) -> Iterator[dict[str, str]]:
-    for task in (folder / "task").iterdir():
-        with contextlib.suppress(OSError):  # The thread has ended meanwhile; those of tf.data come and go.
-            yield _fields(task / "status")
-
-
-def _fields(path: Path) -> dict[str, str]:
-    lines = path.read_text("utf-8", errors="replace").splitlines()
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-
-
-def _has_sigterm(mask: str) -> bool:
-    return bool(int(mask, 16) >> (signal.SIGTERM - 1) & 1)
-
-
-def _shortened(words: list[str]) -> str:
-    line = shlex.join(words)
-    return line if len(line) <= 80 else f"{line[:77]}..."

@@ -12,33 +12,41 @@ from keras_preempt.process.exit_codes import EXIT_NOT_SAVED, signal_name
 
 _PATH = "signal path"
 _EXEC = "Let the shell become the command: `exec python train.py` as its last line, or no shell at all."
+_WRAPPER = "A wrapper that has to stay must pass SIGTERM on and wait for its child."
 
 
 def explain(seen: Trial, findings: Findings) -> None:
-    """Adds the findings of a trial: what was wrong, the cause first."""
+    """Adds the findings of a trial: what was wrong, its cause first."""
     before = len(findings.all)
-    loop_ended_well = seen.is_loop and seen.in_time and seen.good_status and not seen.left
+    as_expected = seen.in_time and seen.good_status and not seen.left
+    passed, loop_passed = as_expected and bool(seen.saved), as_expected and seen.is_loop
     ended_well = bool(seen.exits) and not any(seen.exits.values()) and not seen.left
     if not seen.trains:
         _no_training(seen, findings)
-    elif seen.in_time and seen.good_status and seen.saved and not seen.left:
-        _passed(seen, findings)
-        _ignored_outside_of_fit(seen, findings)
-    elif loop_ended_well:
-        _loop_ended_well(seen, findings)
-        _ignored_outside_of_fit(seen, findings)
-    elif ended_well and seen.watched.has("finish"):
+        return
+    if ended_well and not passed and not loop_passed and seen.watched.has("finish"):
         _over(seen, findings)
+        return
+    if passed or loop_passed:
+        _passed(seen, findings)
     else:
         _causes(seen, findings)
-        _ignored_outside_of_fit(seen, findings)
-        if len(findings.all) == before:
-            _without_a_cause(seen, findings)
+    if seen.ever_ignored is not None:
+        findings.problem(
+            "SIGTERM",
+            f"SIGTERM is ignored when Python starts ({seen.ever_ignored}): only fit hears it. A notice before fit, or "
+            "after it while the script evaluates or exports, does nothing, and the process is killed.",
+            f"Remove the `trap '' TERM` (or what else ignores it) around the command, or begin the script with "
+            f"`import signal; {RESET}`.",
+        )
+    if len(findings.all) == before:
+        _without_a_cause(seen, findings)
 
 
 def _no_training(seen: Trial, findings: Findings) -> None:
-    status = ", ".join(_ended(code) for code in seen.exits.values())
-    last = f" Its last lines: {seen.last_lines}" if seen.last_lines else ""
+    status = ", ".join(_status(code) for code in seen.exits.values())
+    last = f" Its last lines: {seen.last_lines}" if str(seen.last_lines) else ""
+    how = f"ended with {status}" if seen.exits else f"ran for {seen.began_after:.0f} s"
     if seen.watched.has("finish"):
         _over(seen, findings)
     elif any(seen.exits.values()) or seen.watched.has("error"):
@@ -50,11 +58,10 @@ def _no_training(seen: Trial, findings: Findings) -> None:
     elif seen.watched.has("start"):
         findings.problem(
             "training",
-            f"fit began, and no worker's first step was over after {seen.patience:g} s.",
+            f"fit began, but not every worker had finished its first step after {seen.patience:g} s.",
             "Pass a longer --start-timeout if the first step takes that long.",
         )
     elif seen.is_loop:
-        how = f"ended with {status}" if seen.exits else f"ran for {seen.began_after:.0f} s"
         findings.warning(
             "callback",
             f"The command {how}, and no PreemptionCheckpointHandler of keras_preempt began to listen in it, as far as "
@@ -63,7 +70,6 @@ def _no_training(seen: Trial, findings: Findings) -> None:
             "the loop was over. Behind a launcher, try the script itself: -- python train.py.",
         )
     else:
-        how = f"ended with {status}" if seen.exits else f"ran for {seen.began_after:.0f} s"
         findings.problem(
             "callback",
             f"The command {how}, and no fit with a PreemptionCallback began in it: a notice would end it, and nothing "
@@ -76,40 +82,36 @@ def _no_training(seen: Trial, findings: Findings) -> None:
 def _over(seen: Trial, findings: Findings) -> None:
     findings.problem(
         "training",
-        f"Training was over {seen.began_after:.0f} s after the start, before it could answer a signal: nothing is "
-        "shown.",
+        f"Training was over {seen.began_after:.0f} s after the start, before it could answer a signal: that proves "
+        "nothing.",
         "Give the command more epochs for this trial.",
     )
 
 
 def _passed(seen: Trial, findings: Findings) -> None:
-    step = max(manifest.step for manifest in seen.saved)
     statuses = ", ".join(sorted({str(code) for code in seen.exits.values()}))
+    signalled = f"SIGTERM to the process that was started ({seen.chain[0] if seen.chain else shlex.join(seen.command)})"
+    took = f"{seen.seconds:.1f} s of the {seen.grace.seconds:g} s of grace"
+    if not seen.saved:
+        findings.not_checked(
+            _PATH,
+            f"Which step a PreemptionCheckpointHandler has saved: it reports no events. {signalled} ended the loop "
+            f"with {statuses}, which says that it saved, after {took}, and nothing was left behind. Start it again, "
+            "and check that it continues.",
+        )
+        return
+    step = max(manifest.step for manifest in seen.saved)
     findings.ok(
         _PATH,
-        f"SIGTERM to the process that was started "
-        f"({seen.chain[0] if seen.chain else shlex.join(seen.command)}) reached "
-        f"training: step {step} was saved, it ended with {statuses} after {seen.seconds:.1f} s of the "
-        f"{seen.grace.seconds:g} s of grace, and left nothing behind.",
+        f"{signalled} reached training: step {step} was saved, it ended with {statuses} after {took}, and left nothing "
+        "behind.",
     )
     if seen.seconds + MARGIN > seen.grace.seconds:
         findings.warning(
             _PATH,
-            f"It took {seen.seconds:.1f} s of the {seen.grace.seconds:g} s of grace, which leaves "
-            "nothing for a bad day.",
+            f"It took {took}, which leaves no safety margin.",
             "Give the job more grace, or a faster place for its checkpoints.",
         )
-
-
-def _loop_ended_well(seen: Trial, findings: Findings) -> None:
-    statuses = ", ".join(sorted({str(code) for code in seen.exits.values()}))
-    findings.not_checked(
-        _PATH,
-        f"Which step a PreemptionCheckpointHandler has saved: it reports no events. SIGTERM to the process that was "
-        f"started ({seen.chain[0] if seen.chain else shlex.join(seen.command)}) ended the loop with {statuses}, which "
-        f"says that it saved, after {seen.seconds:.1f} s of the {seen.grace.seconds:g} s of grace, and nothing was "
-        "left behind. Start it again, and look whether it continues.",
-    )
 
 
 def _causes(seen: Trial, findings: Findings) -> None:
@@ -120,35 +122,35 @@ def _causes(seen: Trial, findings: Findings) -> None:
     if last is not None and last.blocked:
         findings.problem(
             "SIGTERM",
-            f"SIGTERM is blocked in {last}, which trains: whoever started it has blocked it, and the "
+            f"SIGTERM is blocked in {last}, which trains: whatever started it has blocked it, and the "
             "signal never arrives.",
-            f"Find who blocks it, or begin the script with `import signal; {UNBLOCK}`, before Keras is imported.",
+            f"Find what blocks it, or begin the script with `import signal; {UNBLOCK}`, before Keras is imported.",
         )
     elif seen.dropped or (first is not None and first.first and not first.caught and not seen.in_time):
         findings.problem(
             "PID 1",
             f"{first} is process 1 of a container, and has no handler for SIGTERM: the kernel drops the signal.",
-            f"{_EXEC} Or start the container with an init that hands signals on (docker run --init, tini).",
+            f"{_EXEC} Or start the container with an init that passes signals on (docker run --init, tini).",
         )
     elif stuck := next((p for p in between if p.ignored or p.blocked), None):
         findings.problem(
             _PATH,
             f"SIGTERM went to {stuck}, which {'ignores' if stuck.ignored else 'blocks'} it; {last} "
             "trains and never heard of it.",
-            f"{_EXEC} A wrapper that has to stay must hand SIGTERM on and wait for its child.",
+            f"{_EXEC} {_WRAPPER}",
         )
     elif last is not None and not last.caught:
         findings.problem(
             "listening",
-            f"{last} trains and has no handler for SIGTERM: its fit does not run in the main thread, where alone "
-            "Python can hear signals, or TerminationConfig(signals=()) says not to listen.",
+            f"{last} trains and has no handler for SIGTERM: its fit does not run in the main thread, the only one in "
+            "which Python handles signals, or TerminationConfig(signals=()) says not to listen.",
             "Call fit from the main thread (and what else has to run from another one), with signals=('SIGTERM',).",
         )
     elif between and not seen.heard and not seen.is_loop:
         findings.problem(
             _PATH,
             f"SIGTERM went to {between[0]}, which did not hand it on to {last}, which trains.",
-            f"{_EXEC} A wrapper that has to stay must hand SIGTERM on and wait for its child.",
+            f"{_EXEC} {_WRAPPER}",
         )
     elif EXIT_NOT_SAVED in seen.exits.values():
         findings.problem(
@@ -179,17 +181,6 @@ def _causes(seen: Trial, findings: Findings) -> None:
         )
 
 
-def _ignored_outside_of_fit(seen: Trial, findings: Findings) -> None:
-    if seen.ever_ignored is not None:
-        findings.problem(
-            "SIGTERM",
-            f"SIGTERM is ignored when Python starts ({seen.ever_ignored}): only fit hears it. A notice before fit, or "
-            "after it while the script evaluates or exports, does nothing, and the process is killed.",
-            f"Remove the `trap '' TERM` (or what else ignores it) around the command, or begin the script with "
-            f"`import signal; {RESET}`.",
-        )
-
-
 def _without_a_cause(seen: Trial, findings: Findings) -> None:
     saved = f"saved step {max(m.step for m in seen.saved)}" if seen.saved else "saved nothing"
     when = f"ended with {_statuses(seen)} after {seen.seconds:.1f} s" if seen.exits else "did not end"
@@ -200,7 +191,7 @@ def _without_a_cause(seen: Trial, findings: Findings) -> None:
             f"{', '.join(map(str, seen.codes))} within {seen.grace.seconds:g} s is expected; a "
             "PreemptionCheckpointHandler reports no events, so whether it saved is not known. Its last lines: "
             f"{seen.last_lines}",
-            "Start it again, and look whether it continues where it was. If a shell or a wrapper stands before it: "
+            "Start it again, and check that it continues where it was. If a shell or a wrapper stands before it: "
             f"{_EXEC} If the script has a status of its own, pass --restart-code.",
         )
         return
@@ -214,8 +205,8 @@ def _without_a_cause(seen: Trial, findings: Findings) -> None:
 
 
 def _statuses(seen: Trial) -> str:
-    return ", ".join(_ended(code) for code in sorted(set(seen.exits.values())))
+    return ", ".join(_status(code) for code in sorted(set(seen.exits.values())))
 
 
-def _ended(code: int) -> str:
+def _status(code: int) -> str:
     return f"status {code}" if code >= 0 else signal_name(-code)

@@ -23,19 +23,14 @@ from keras_preempt.backend.versions import (
 from keras_preempt.cli.doctor.finding import Findings
 from keras_preempt.notices.detection import find_accelerator
 
-_Range = tuple[str, str, str]  # Name, oldest and newest version.
-
-_RANGES: dict[str, tuple[_Range, ...]] = {
+_RANGES = {
     "tensorflow": (
         ("keras", OLDEST_KERAS, NEWEST_KERAS),
         ("tensorflow", OLDEST_TENSORFLOW, NEWEST_TENSORFLOW),
     ),
-    "jax": (
-        ("keras", OLDEST_KERAS_ON_JAX, NEWEST_KERAS),
-        ("jax", OLDEST_JAX, NEWEST_JAX),
-    ),
+    "jax": (("keras", OLDEST_KERAS_ON_JAX, NEWEST_KERAS), ("jax", OLDEST_JAX, NEWEST_JAX)),
 }
-"""What has to be installed, by the backend."""
+"""What has to be installed, by the backend: each with its oldest and newest version."""
 
 _DETERMINISM = {"tensorflow": OF_TENSORFLOW, "jax": OF_JAX}
 
@@ -53,7 +48,17 @@ def check_versions(findings: Findings) -> None:
     for name, oldest, newest in _RANGES[backend]:
         version = version_of(name)
         if version is None:
-            findings.problem("versions", *_missing(name, backend))
+            cure = f"Install it with `pip install 'keras-preempt[{backend}]'`, in the environment of the job."
+            other = next((each for each in _RANGES if each != backend and version_of(each)), None)
+            if name != backend or other is None:
+                what = f"Expected {name} to be installed beside keras-preempt. Received: none."
+            else:
+                what = (
+                    f"Expected {name} to be installed, which Keras is set to run on. Received: {other} "
+                    f"{version_of(other)} alone."
+                )
+                cure = f"Set KERAS_BACKEND={other} for the job, to train on what is there. Otherwise: {cure}"
+            findings.problem("versions", what, cure)
         elif Version(version) < Version(oldest):
             findings.problem(
                 "versions",
@@ -71,20 +76,8 @@ def check_versions(findings: Findings) -> None:
             findings.ok("versions", f"{name} {version}; {oldest} to {newest} are verified.")
 
 
-def _missing(name: str, backend: str) -> tuple[str, str]:
-    """What is wrong where a package is not installed, and what to do."""
-    cure = f"Install it with `pip install 'keras-preempt[{backend}]'`, in the environment of the job."
-    other = next((each for each in _RANGES if each != backend and version_of(each)), None)
-    if name != backend or other is None:
-        return f"Expected {name} to be installed beside keras-preempt. Received: none.", cure
-    return (
-        f"Expected {name} to be installed, which Keras is set to run on. Received: {other} {version_of(other)} alone.",
-        f"Set KERAS_BACKEND={other} for the job, to train on what is there. Otherwise: {cure}",
-    )
-
-
 def check_determinism(findings: Findings, command: Sequence[str], root: Path = Path("/")) -> None:
-    """Looks for the settings that make a GPU give the same bits twice."""
+    """Looks for the settings that make a GPU give the same bits each time."""
     kind, sign = find_accelerator(os.environ, root)
     if kind != "gpu":
         findings.ok("determinism", "There is no GPU here whose order of additions could matter.")
@@ -94,11 +87,10 @@ def check_determinism(findings: Findings, command: Sequence[str], root: Path = P
         findings.ok("determinism", f"There is a GPU ({sign}), and {wanted.variable} makes it repeatable.")
         return
     for word in command:
-        if word.endswith(".py") and os.path.isfile(word):
-            text = Path(word).read_text("utf-8", errors="replace")
-            if wanted.in_script in text:
-                findings.ok("determinism", f"There is a GPU ({sign}), and {word} says {wanted.in_script}.")
-                return
+        is_script = word.endswith(".py") and os.path.isfile(word)
+        if is_script and wanted.in_script in Path(word).read_text("utf-8", errors="replace"):
+            findings.ok("determinism", f"There is a GPU ({sign}), and {word} says {wanted.in_script}.")
+            return
     findings.warning(
         "determinism",
         f"There is a GPU ({sign}), and nothing that makes its results repeatable was found. No work is lost, "

@@ -1,12 +1,18 @@
-"""Checks whether a directory or bucket can be written, is durable, and has room; and the doctor's own places in it."""
+"""Checks whether a directory or bucket can be written, is durable, has room and is fast.
+
+The doctor writes into places of its own there.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from keras_preempt.agreement.grace import MARGIN, reserve
 from keras_preempt.checkpoint.errors import CheckpointError, StoreUnavailable
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.staging import StagingDirectory
@@ -15,7 +21,12 @@ from keras_preempt.cli.doctor import mounts
 from keras_preempt.cli.doctor.finding import Findings
 from keras_preempt.cli.doctor.mounts import Fate
 from keras_preempt.cli.terminal import shown_size
+from keras_preempt.notices.cloud import Grace
 from keras_preempt.notices.platform import GENERIC_NAME, Platform
+
+_PIECE = 4 << 20  # bytes
+_LEAST_PATIENCE = 30.0  # seconds for requests that are in flight when time is up
+_LEAST = 0.01  # seconds; shorter times are not measured
 
 _NEEDED_FOR = {
     "create": "no checkpoint could be saved",
@@ -35,8 +46,8 @@ def check_place(findings: Findings, store: Store, platform: Platform) -> bool:
             findings.ok(what, f"{store.url} {can}." if store.is_local else f"{store.url}: {can}.")
             continue
         usable = False
-        said = str(error)
-        before, separator, cure = said.rpartition(". ") if said.count(". ") > 1 else (said, "", "")
+        text = str(error)
+        before, separator, cure = text.rpartition(". ") if text.count(". ") > 1 else (text, "", "")
         found = f"{before}{separator}".strip()
         if operation in _NEEDED_FOR:
             found += f" Without it, {_NEEDED_FOR[operation]}."
@@ -97,15 +108,10 @@ def _check_durable(findings: Findings, url: str, path: Path, platform: Platform)
 def check_room(
     findings: Findings, store: Store, size: int, keep: int, share: int, staging_dir: str | None
 ) -> bool:
-    """Checks that there is room for all checkpoints that exist at a time; returns whether there is.
+    """Checks that there is room for all checkpoints of `size` bytes that exist at a time; returns whether there is.
 
-    Args:
-        findings: Collects findings.
-        store: The directory; prepared.
-        size: Bytes of one checkpoint.
-        keep: `max_to_keep`. While one more is written, the others still exist.
-        share: Bytes that this worker may have to stage on their way to a bucket.
-        staging_dir: As the callback gets it.
+    While one more is written, the others that are kept still exist. On their way to a bucket this worker may have to
+    stage its share of the bytes.
     """
     if store.path is None:
         return _check_staging(findings, share, staging_dir)
@@ -160,25 +166,96 @@ def place_of(directory: str, name: str) -> str:
 
 @contextlib.contextmanager
 def removed_afterwards(url: str, staging_dir: str | None = None) -> Iterator[Store]:
-    """Yields the store of such a place, and removes the place when the block ends."""
+    """Yields the store of such a place; then removes the place as far as permitted, which another check looks at."""
     store = open_store(url, staging_dir=staging_dir)
     try:
         yield store
     finally:
-        _remove(store)
+        store.deadline = None
+        if store.path is not None:
+            shutil.rmtree(store.path, ignore_errors=True)
+            with contextlib.suppress(OSError):  # Other workers' doctors are still there.
+                store.path.parent.rmdir()
+        else:
+            with contextlib.suppress(CheckpointError):
+                for name in store.children(""):
+                    store.delete_tree(name)
+                    with contextlib.suppress(CheckpointError):
+                        store.delete(name)
         store.close()
 
 
-def _remove(store: Store) -> None:
-    """Removes such a place, as far as permitted. Another check looks at the permissions."""
-    store.deadline = None
-    if store.path is not None:
-        shutil.rmtree(store.path, ignore_errors=True)
-        with contextlib.suppress(OSError):  # Other workers' doctors are still there.
-            store.path.parent.rmdir()
+def _measure(store: Store, size: int, limit: float) -> float | None:
+    """Writes `size` bytes to a place of the doctor; returns the seconds, or None if they are more than `limit`.
+
+    The bytes are random, so that no file system or network can compress them. Raises StoreUnavailable if the storage
+    fails while there is time.
+    """
+    piece = os.urandom(_PIECE)
+    began = time.monotonic()
+    written = 0
+
+    def time_is_up() -> bool:
+        return time.monotonic() - began > limit
+
+    # Nothing is begun when time is up, and requests in flight are waited for: an abandoned one may still be carried out
+    # after its object was removed, and leave it behind.
+    store.deadline = began + limit + max(limit, _LEAST_PATIENCE)
+    each = store.file_size(size)
+    try:
+        with store.overlapped():
+            number = 0
+            while written < size and not time_is_up():
+                with store.writer(f"save/{number:06d}") as file:
+                    left = min(each, size - written)
+                    while left and not time_is_up():
+                        part = memoryview(piece)[: min(left, _PIECE)]
+                        file.write(part)
+                        left -= len(part)
+                        written += len(part)
+                number += 1
+    except StoreUnavailable:
+        if not time_is_up():
+            raise
+    finally:
+        store.deadline = None
+    seconds = max(time.monotonic() - began, _LEAST)
+    return seconds if seconds <= limit and written == size else None
+
+
+def check_save_fits(findings: Findings, store: Store, size: int, grace: Grace, source: str) -> None:
+    """Measures a save in a place of the doctor and compares it with the grace.
+
+    `size` is how many bytes this worker writes, and `source` where that number comes from.
+    """
+    try:
+        seconds = _measure(store, size, grace.seconds)
+    except CheckpointError as error:
+        findings.problem(
+            "save",
+            f"Writing {shown_size(size)} ({source}) failed: {error}",
+            "Correct what the storage says.",
+        )
         return
-    with contextlib.suppress(CheckpointError):
-        for name in store.children(""):
-            store.delete_tree(name)
-            with contextlib.suppress(CheckpointError):
-                store.delete(name)
+    of_grace = f"of the {grace.seconds:g} s of grace"
+    cure = (
+        "Give the job more grace (terminationGracePeriodSeconds, --signal, GraceTime), a faster place, or more workers "
+        "to share the writing. Until then save_every bounds what is lost."
+    )
+    if seconds is None:
+        findings.problem(
+            "save",
+            f"A save of {shown_size(size)} ({source}) does not fit: it was not over when all {of_grace} were used up.",
+            cure,
+        )
+        return
+    speed = f"{shown_size(size / seconds)}/s"
+    took = f"A save of {shown_size(size)} ({source}) took {seconds:.1f} s ({speed}) {of_grace}"
+    if seconds + MARGIN > grace.seconds:
+        findings.problem(
+            "save", f"{took}, which leaves less than the {MARGIN:g} s that a step and leaving need.", cure
+        )
+    elif reserve(seconds, 0.0, 0.0) > grace.seconds:
+        findings.warning("save", f"{took}. One that takes twice as long, on a bad day, does not fit.", cure)
+    else:
+        findings.ok("save", f"{took}.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 
 from keras_preempt.cli.doctor.finding import Findings
 from keras_preempt.cli.doctor.software import backend_of
@@ -14,8 +13,6 @@ from keras_preempt.notices.platform import GENERIC_NAME, MACHINES, SCHEDULERS, P
 from keras_preempt.notices.termination import TerminationConfig, complete
 from keras_preempt.process import environment
 
-__all__ = ["Grace", "check_platform", "check_sigterm", "grace_of", "is_ignored", "say_without_command"]
-
 UNBLOCK = "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])"
 """Makes a process that was started with SIGTERM blocked hear it again."""
 
@@ -23,37 +20,21 @@ RESET = "signal.signal(signal.SIGTERM, signal.SIG_DFL)"
 """Makes a process that was started with SIGTERM ignored hear it again."""
 
 
-def grace_of(given: float | None, platform: Platform) -> Grace:
-    """Returns the time that a save can count on.
-
-    Args:
-        given: What the user says, in seconds; None for what the environment or the platform says.
-        platform: Where this is.
-    """
-    if given is not None:
-        return Grace(given, "--grace")
-    termination = complete(TerminationConfig(), platform)
-    if termination.grace_period is not None:
-        return Grace(termination.grace_period, environment.GRACE_PERIOD)
-    rows = {**SCHEDULERS, **MACHINES}
-    known = [rows[name].grace for name in platform.name.split("+") if name in rows]
-    return min(known or [UNKNOWN_GRACE])
-
-
 def check_platform(findings: Findings, given: float | None, workers: int) -> tuple[Platform, Grace] | None:
-    """Adds the platform, its notices and its grace period; returns None if a variable is wrong.
-
-    Args:
-        findings: Collects findings.
-        given: The grace period that the user says, in seconds.
-        workers: How many workers the job has.
-    """
+    """Adds the platform, its notices and its grace period, in seconds; returns None if a variable is wrong."""
     try:
         platform = Detection().result()
         if workers == 1 or backend_of(os.environ) != "tensorflow":
             platform = platform.without_coordination_key()
         termination = complete(TerminationConfig(), platform)
-        grace = grace_of(given, platform)
+        rows = {**SCHEDULERS, **MACHINES}
+        if given is not None:
+            grace = Grace(given, "--grace")
+        elif termination.grace_period is not None:
+            grace = Grace(termination.grace_period, environment.GRACE_PERIOD)
+        else:
+            known = [rows[name].grace for name in platform.name.split("+") if name in rows]
+            grace = min(known or [UNKNOWN_GRACE])
     except ValueError as error:
         findings.problem(
             "platform",
@@ -84,23 +65,16 @@ def is_ignored() -> bool:
     return signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
 
 
-def is_blocked() -> bool:
-    """Whether SIGTERM is blocked in this thread."""
-    return signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-
-
-def check_sigterm(
-    findings: Findings, ignored: Callable[[], bool] = is_ignored, blocked: Callable[[], bool] = is_blocked
-) -> None:
+def check_sigterm(findings: Findings) -> None:
     """Checks whether this process was started with SIGTERM blocked or ignored, which the job inherits."""
-    if blocked():
+    if signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, []):
         findings.problem(
             "SIGTERM",
             "SIGTERM is blocked where this command was started, and so it is in every process started here: no "
             "notice by signal would ever arrive.",
             f"Find who blocks it (the launcher or wrapper), or begin the script with `import signal; {UNBLOCK}`.",
         )
-    elif ignored():
+    elif is_ignored():
         findings.problem(
             "SIGTERM",
             "SIGTERM is ignored where this command was started, and so it is in every process started here until "
@@ -118,12 +92,3 @@ def check_sigterm(
             "Begin the script with `from keras_preempt import PreemptionCallback`; or start the container with an init "
             "(docker run --init, or tini); a shell there must end with `exec`.",
         )
-
-
-def say_without_command(findings: Findings) -> None:
-    """Adds what only a command can show."""
-    findings.not_checked(
-        "signal path",
-        "Whether SIGTERM reaches the training process and it saves in time. Add the job's own command: "
-        "keras-preempt doctor DIR -- COMMAND.",
-    )

@@ -12,18 +12,17 @@ from dataclasses import dataclass, field
 
 from keras_preempt.checkpoint.manifest import Manifest
 from keras_preempt.checkpoint.storage.opening import open_store
-from keras_preempt.cli.doctor.last_lines import LastLines
-from keras_preempt.cli.doctor.loops import Loops
 from keras_preempt.cli.doctor.processes import Process, chain, look, training_process
-from keras_preempt.cli.doctor.surroundings import Grace, is_ignored
-from keras_preempt.cli.doctor.watched import Watched
+from keras_preempt.cli.doctor.surroundings import is_ignored
+from keras_preempt.cli.doctor.watched import LastLines, Loops, Watched
 from keras_preempt.cluster import LocalCluster
 from keras_preempt.cluster.leash import descendants
 from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.cluster.worker import LEFT_BEHIND
+from keras_preempt.notices.cloud import Grace
 from keras_preempt.process.environment import DRILL_DIRECTORY, STATUS_DIR
 
-# Seconds between two looks at a directory, which sends no word; a bucket is looked at less often.
+# Seconds between two looks at a directory, which notifies nobody; a bucket is looked at less often.
 _LOOK, _LOOK_AT_A_BUCKET = 0.25, 1.0
 _PID_LOOK = 0.1  # seconds between two looks at which workers have ended
 _IGNORED_FOR = 1.0  # seconds; a script may correct it in its first line, which takes a moment
@@ -43,62 +42,38 @@ class Trial:
 
     The signal goes to the process that was started, as kubelet, systemd or slurmstepd send it; nothing passes it on.
     Everything that the command has started is ended with the trial.
-
-    Args:
-        command: The job's own command.
-        workers: How many to start here. One of several gets the signal; all have to save.
-        root: Where the directories of the script's callbacks are put.
-        grace: The grace period.
-        patience: Seconds for training to begin.
-        codes: Exit statuses that ask for a restart.
-        log: Called with the number of a worker and a line of its output.
-        variables: More variables for the command.
-        as_pid_1: Whether the command is to be process 1 of a container.
-        sends: Whether this worker of a cluster gets the signal; the others then hear of it.
-        uses_handler: Whether the command may be a custom loop with a `PreemptionCheckpointHandler`.
-
-    Attributes:
-        watched: What the fits have reported.
-        began_after: Seconds until training began, or until the wait was over.
-        trains: Whether training began and was not over yet.
-        dropped: Whether the kernel would have dropped the signal, because process 1 does not handle it.
-        chain: The processes from the one that was started to the one that trains.
-        found_training: Whether the last of them is the one that trains.
-        in_time: Whether all workers ended within the grace.
-        seconds: Seconds from the signal to the end of the last worker.
-        heard: Whether training heard of the signal in that time.
-        saved: Checkpoints that were committed in that time.
-        exits: Exit codes by worker, of workers that ended by themselves.
-        left: Processes that were left behind.
-        last_lines: The end of the output.
-        ever_ignored: A Python process that was seen with SIGTERM ignored.
     """
 
-    command: Sequence[str]
-    workers: int
-    root: str
+    command: Sequence[str]  # The job's own.
+    workers: int  # How many to start here. One of several gets the signal; all have to save.
+    root: str  # Where the directories of the script's callbacks are put.
     grace: Grace
-    patience: float
-    codes: Collection[int]
-    log: Callable[[int, str], None]
+    patience: float  # Seconds for training to begin.
+    codes: Collection[int]  # Exit statuses that ask for a restart.
+    log: Callable[[int, str], None]  # Called with the number of a worker and a line of its output.
     variables: Mapping[str, str | None] = field(default_factory=dict)
-    as_pid_1: bool = False
-    sends: bool = True
-    uses_handler: bool = False
+    as_pid_1: bool = False  # Whether the command is to be process 1 of a container.
+    sends: bool = True  # Whether this worker of a cluster gets the signal; the others then hear of it.
+    uses_handler: bool = False  # Whether it may be a custom loop with a `PreemptionCheckpointHandler`.
+
     watched: Watched = field(init=False)
-    began_after: float = field(default=0.0, init=False)
-    trains: bool = field(default=False, init=False)
-    dropped: bool = field(default=False, init=False)
-    chain: list[Process] = field(default_factory=list, init=False)
-    found_training: bool = field(default=False, init=False)
-    in_time: bool = field(default=False, init=False)
-    seconds: float = field(default=0.0, init=False)
-    heard: bool = field(default=False, init=False)
-    saved: list[Manifest] = field(default_factory=list, init=False)
-    exits: dict[int, int] = field(default_factory=dict, init=False)
-    left: list[str] = field(default_factory=list, init=False)
+    began_after: float = field(default=0.0, init=False)  # Seconds until training began, or the wait was over.
+    trains: bool = field(default=False, init=False)  # Training began and was not over yet.
+    dropped: bool = field(default=False, init=False)  # The kernel would drop the signal to process 1.
+    chain: list[Process] = field(
+        default_factory=list, init=False
+    )  # From the one started to the one that trains.
+    found_training: bool = field(default=False, init=False)  # The last of the chain is the one that trains.
+    in_time: bool = field(default=False, init=False)  # All workers ended within the grace.
+    seconds: float = field(default=0.0, init=False)  # From the signal to the end of the last worker.
+    heard: bool = field(default=False, init=False)  # Training heard of the signal in that time.
+    saved: list[Manifest] = field(default_factory=list, init=False)  # Committed in that time.
+    exits: dict[int, int] = field(
+        default_factory=dict, init=False
+    )  # Codes of workers that ended by themselves.
+    left: list[str] = field(default_factory=list, init=False)  # Processes that were left behind.
     last_lines: LastLines = field(default_factory=LastLines, init=False)
-    ever_ignored: Process | None = field(default=None, init=False)
+    ever_ignored: Process | None = field(default=None, init=False)  # A Python process that ignored SIGTERM.
     _loops: Loops | None = field(default=None, init=False)
     _ended: threading.Event = field(default_factory=threading.Event, init=False)
     _ignoring: dict[int, Process] = field(default_factory=dict, init=False)
@@ -118,35 +93,31 @@ class Trial:
         return self.uses_handler and not self.watched.has("start")
 
     def run(self) -> None:
-        """Runs the command to its end."""
         with contextlib.ExitStack() as stack:
             command = list(self.command)
             if self.uses_handler:
                 folder = stack.enter_context(scratch_directory("doctor"))
                 self._loops = Loops(folder, self.workers)
-                # Told to the command alone: the keeper would pass the signal on to the process that says it listens.
+                # For the command alone: the keeper would pass the signal on to the process that says it listens.
                 command = ["env", f"{STATUS_DIR}={folder}", *command]
             if is_ignored():
                 command = [sys.executable, "-I", "-S", "-c", _IGNORING, *command]
-            self._run(command)
-
-    def _run(self, command: list[str]) -> None:
-        cluster = LocalCluster(
-            self.workers,
-            command,
-            # Without a status directory the keeper knows no training process to pass the signal to.
-            env={STATUS_DIR: None, DRILL_DIRECTORY: self.root, **self.variables},
-            log=self._line,
-            on_exit=lambda index: self._ended.set(),
-        )
-        with cluster:
-            began = time.monotonic()
-            self.trains = self._wait_for_training(cluster)
-            self.began_after = time.monotonic() - began
-            if self.trains:
-                self._end(cluster)
-        self.watched.look()
-        self.exits = {exit.index: exit.code for exit in cluster.exits if not exit.by_launcher}
+            cluster = LocalCluster(
+                self.workers,
+                command,
+                # Without a status directory the keeper knows no training process to pass the signal to.
+                env={STATUS_DIR: None, DRILL_DIRECTORY: self.root, **self.variables},
+                log=self._line,
+                on_exit=lambda index: self._ended.set(),
+            )
+            with cluster:
+                began = time.monotonic()
+                self.trains = self._wait_for_training(cluster)
+                self.began_after = time.monotonic() - began
+                if self.trains:
+                    self._end(cluster)
+            self.watched.look()
+            self.exits = {exit.index: exit.code for exit in cluster.exits if not exit.by_launcher}
 
     def _wait_for_training(self, cluster: LocalCluster) -> bool:
         """Waits until every worker has done a step; False if they end before, or it takes too long."""
@@ -179,14 +150,9 @@ class Trial:
     def _end(self, cluster: LocalCluster) -> None:
         index = self.workers - 1
         started = cluster.pids[index]
-        named = (
-            self._loops.processes() if self._loops is not None and self.is_loop else self.watched.processes()
-        )
-        for member in sorted(named, reverse=True):
-            if trains := training_process(named[member], started):
-                break
-        else:
-            trains = 0
+        source = self._loops if self._loops is not None and self.is_loop else self.watched
+        named = sorted(source.processes().items(), reverse=True)
+        trains = next(filter(None, (training_process(process, started) for _, process in named)), 0)
         self.chain = chain(started, trains)
         self.found_training = bool(trains) and self.chain[-1:][0].pid == trains
         self.ever_ignored = self._ignoring.get(trains)  # Not a helper process, which may ignore it.

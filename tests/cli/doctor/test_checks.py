@@ -15,7 +15,7 @@ from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.cli.doctor import meeting, mounts, software, storage
 from keras_preempt.cli.doctor.finding import Finding, Findings
-from keras_preempt.cli.doctor.meeting import Job, Meeting
+from keras_preempt.cli.doctor.meeting import JobWorker, Meeting
 from keras_preempt.cli.doctor.software import check_versions
 from keras_preempt.cli.doctor.surroundings import check_platform
 from keras_preempt.cli.terminal import shown_size
@@ -101,7 +101,7 @@ def met(places: list[Path], patience: float = 60.0, addresses: tuple[str, ...] =
     found = [Findings() for _ in places]
 
     def hold(index: int, place: Path) -> None:
-        job = Job(index, len(places), addresses, "test")
+        job = JobWorker(index, len(places), addresses, "test")
         Meeting(LocalStore(place), "the directory", job, patience).hold(found[index])
 
     workers = [

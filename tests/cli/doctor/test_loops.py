@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt.cli.doctor import loops
-from keras_preempt.cli.doctor.loops import Loops, uses_handler
+from keras_preempt.cli.doctor import watched
+from keras_preempt.cli.doctor.watched import Loops, uses_handler
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_loops_run_once_every_worker_listens_and_has_had_a_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(loops.time, "monotonic", lambda: now)
+    monkeypatch.setattr(watched.time, "monotonic", lambda: now)
     both = Loops(tmp_path, 2)
     (tmp_path / "process-0.json").write_text(json.dumps({"machine": "here", "pid": 7}))
     (tmp_path / "fit-1.json").write_text("{}")

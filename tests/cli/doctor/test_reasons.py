@@ -14,8 +14,8 @@ from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.cli.doctor.finding import Finding, Findings
 from keras_preempt.cli.doctor.processes import Process
 from keras_preempt.cli.doctor.reasons import explain
-from keras_preempt.cli.doctor.surroundings import Grace
 from keras_preempt.cli.doctor.trial import Trial
+from keras_preempt.notices.cloud import Grace
 from keras_preempt.process.exit_codes import EXIT_NOT_SAVED, EXIT_RESTART, RESTART_CODES
 
 RUN = Path(__file__).parents[2] / "formats" / "format-1"
@@ -50,7 +50,7 @@ def trial(
         uses_handler=loop,
     )
     if not loop:
-        made.watched.told = [{"event": "start", "time": 0.0, "member": 0, "incarnation": 1}]
+        made.watched.reported = [{"event": "start", "time": 0.0, "member": 0, "incarnation": 1}]
     made.trains = made.in_time = made.found_training = True
     made.heard = not loop
     made.chain, made.exits, made.saved, made.seconds = chain, exits, saved or [], 4.0
@@ -156,6 +156,6 @@ def test_what_is_certain_of_a_loop_is_a_problem_all_the_same() -> None:
 
 def test_a_fit_in_a_script_that_also_names_the_handler_is_followed_by_its_events() -> None:
     seen = trial([PYTHON], {0: EXIT_RESTART}, loop=True)
-    seen.watched.told = [{"event": "start", "time": 0.0, "member": 0, "incarnation": 1}]
+    seen.watched.reported = [{"event": "start", "time": 0.0, "member": 0, "incarnation": 1}]
     finding = explained(seen, "signal path")
     assert "the job saved nothing and ended with status 75" in finding.what
