@@ -30,11 +30,9 @@ def record_exits(
 ) -> None:
     """Writes the end of each worker that has begun a fit to the events of that fit.
 
-    Args:
-        status_dir: Where the workers have named the fits that they began.
-        exits: How they ended.
-        say: Called with one line about what could not be written. Only the report suffers from that.
-        steps: Returns how many steps of optimizers a worker is known to have done, or None.
+    `status_dir` is where the workers have named the fits that they began. `say` is called with a line about what could
+    not be written, from which only the report suffers. `steps` returns how many steps of optimizers a worker is known
+    to have done, or None.
     """
     monotonic_to_unix = time.time() - time.monotonic()
     lines: defaultdict[tuple[str, int], list[bytes]] = defaultdict(list)
@@ -47,40 +45,31 @@ def record_exits(
             lines[fit].append(line)
     for (directory, incarnation), told in lines.items():
         try:
-            _write(directory, incarnation, b"".join(told))
+            store = open_store(directory)
+            store.deadline = time.monotonic() + _PATIENCE
+            try:
+                if store.children(EVENTS):  # Otherwise somebody has removed the directory meanwhile.
+                    store.create(events.launcher_log_name(incarnation), b"".join(told))
+            finally:
+                store.close()
         except (CheckpointError, OSError, ValueError) as error:
             say(f"how the workers ended could not be noted in {directory}: {error}")
 
 
-def recorded_steps(environment: Mapping[str, str | None], incarnation: int) -> Callable[[int], int | None]:
-    """Returns a function that reads how many steps a worker has done, from the record that it writes in a drill.
+def recorded_steps(environment: Mapping[str, str | None], incarnation: int, member: int) -> int | None:
+    """How many steps a worker has done, from the record that it writes in a drill; None outside of one.
 
-    Args:
-        environment: The variables that the workers were given.
-        incarnation: How often the launcher had started them before.
+    `environment` has the variables that the workers were given; `incarnation` is how often the launcher had started
+    them before.
     """
     folder = environment.get(DRILL_RECORD)
-
-    def steps(member: int) -> int | None:
-        if not folder:
-            return None
-        try:
-            lines = (Path(folder) / record_name(incarnation, member)).read_bytes().splitlines()
-        except OSError:
-            return None
-        for line in reversed(lines):  # The last one may be half-written.
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                return int(json.loads(line)["step"])
+    if not folder:
         return None
-
-    return steps
-
-
-def _write(directory: str, incarnation: int, data: bytes) -> None:
-    store = open_store(directory)
-    store.deadline = time.monotonic() + _PATIENCE
     try:
-        if store.children(EVENTS):  # Otherwise somebody has removed the directory meanwhile.
-            store.create(events.launcher_log_name(incarnation), data)
-    finally:
-        store.close()
+        lines = (Path(folder) / record_name(incarnation, member)).read_bytes().splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):  # The last one may be half-written.
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            return int(json.loads(line)["step"])
+    return None

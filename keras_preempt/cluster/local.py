@@ -29,7 +29,7 @@ _ADDRESS_IN_USE = re.compile(
 
 
 def default_prefix(index: int) -> str:
-    """Returns the prefix of each line of worker ``index`` in a log file."""
+    """The prefix of each line of worker ``index`` in a log file."""
     return f"[w{index}] "
 
 
@@ -212,8 +212,8 @@ class LocalCluster:
             with self._changed:
                 if self._running == 0:
                     return self.exits
-                failed_at = self._first_failure(restart_codes)
-                give_up = None if failed_at is None or failure_grace is None else failed_at + failure_grace
+                failures = [e.at for e in self.exits if e.code != 0 and e.code not in restart_codes]
+                give_up = failures[0] + failure_grace if failures and failure_grace is not None else None
                 look_at = None if look is None else time.monotonic() + _LOOK_SECONDS
                 limits = [limit for limit in (deadline, give_up, look_at) if limit is not None]
                 self._changed.wait(max(0.0, min(limits) - time.monotonic()) if limits else None)
@@ -225,10 +225,9 @@ class LocalCluster:
                 self.kill_all(kill_grace)
             elif left and deadline is not None and now >= deadline:
                 names = ", ".join(f"w{worker.index}" for worker in self._workers if not worker.finished)
-                message = (
+                raise TimeoutError(
                     f"Expected every worker to end within {timeout:g} s. Received: {names} still running."
                 )
-                raise TimeoutError(message)
 
     def is_running(self, index: int) -> bool:
         """Whether the command of a worker has not ended."""
@@ -255,9 +254,6 @@ class LocalCluster:
             if not worker.join(timeout=30.0):
                 worker.abandon()
                 worker.join(timeout=_OUTPUT_TAIL)
-
-    def _first_failure(self, restart_codes: Collection[int]) -> float | None:
-        return min((e.at for e in self.exits if e.code != 0 and e.code not in restart_codes), default=None)
 
     def _exited(self, worker: WorkerProcess) -> None:
         with self._changed:
@@ -303,31 +299,22 @@ _random = random.SystemRandom()
 
 
 def find_free_ports(count: int) -> list[int]:
-    """Returns ``count`` distinct ports of 127.0.0.1 that nobody listens on at the moment.
+    """``count`` distinct ports of 127.0.0.1 that nobody listens on at the moment; OSError if there are no more.
 
     Another process can still take one before it is used: callers start over with new ports if a worker
     reports "address already in use".
-
-    Raises:
-        OSError: The machine has no free ports left.
     """
-    with contextlib.ExitStack() as held:
-        return [_probe(held) for _ in range(count)]
-
-
-def _probe(held: contextlib.ExitStack) -> int:
-    """Binds one port and keeps it bound until ``held`` is closed, so that no port is handed out twice."""
-    for attempt in range(_ATTEMPTS):
-        # The last attempt leaves the choice to the kernel, which fails only when there is nothing left.
-        port = 0 if attempt == _ATTEMPTS - 1 else _random.randrange(_LOWEST, _HIGHEST)
-        probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            probe.close()
-            if port == 0:
-                raise
-            continue
-        held.callback(probe.close)
-        return int(probe.getsockname()[1])
-    raise AssertionError("unreachable: the last attempt returns or raises")
+    found: list[int] = []
+    with (
+        contextlib.ExitStack() as held
+    ):  # All stay bound until the last is found, so that none is found twice.
+        while len(found) < count:
+            probe = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            for _ in range(_ATTEMPTS):
+                with contextlib.suppress(OSError):
+                    probe.bind(("127.0.0.1", _random.randrange(_LOWEST, _HIGHEST)))
+                    break
+            else:
+                probe.bind(("127.0.0.1", 0))  # The kernel chooses, and fails only when there is nothing left.
+            found.append(int(probe.getsockname()[1]))
+    return found

@@ -1,4 +1,4 @@
-"""What a start of a cluster came to, and when it is started again. Pure."""
+"""What a start of a cluster came to, and when it is started again: without side effects."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def judge(exits: Sequence[WorkerExit], restart_codes: Collection[int]) -> Verdic
     A failure that follows the death of another worker is a consequence of it, since collectives fail when a
     peer is gone. So the first exit by itself that is neither a success nor a restart code decides: SIGTERM
     before the callback listened is a preemption, like a restart code; SIGINT is somebody who presses Ctrl-C;
-    another code is a failure. SIGKILL is
-    the end of a grace period if some worker left with a restart code, else a failure (often: out of memory).
+    another code is a failure. SIGKILL is the end of a grace period if some worker left with a restart code, else a
+    failure (often: out of memory).
     An exit that says "another worker was lost" decides only if there is no other exit that can. So does one
     that was aborted after another worker had ended: on JAX that is what becomes of survivors.
 
@@ -72,19 +72,17 @@ def judge(exits: Sequence[WorkerExit], restart_codes: Collection[int]) -> Verdic
     if asked:
         own = [e for e in own if e.code != -signal.SIGKILL and e not in lost]
     own = [e for e in own if e not in lost] or own
-    first = own[0] if own else None
-    ended = tuple(e for e in exits if e.code != 0 and e.code not in restart_codes)
-    if first is not None:
-        outcome = Outcome.PREEMPTED if first.code in KILLED_BY_TERM else Outcome.FAILED
-        outcome = Outcome.INTERRUPTED if first.code in INTERRUPTED else outcome
-        only_lost = bool(lost) and all(e.code == -signal.SIGKILL or e in lost for e in own)
-        return Verdict(outcome, first, tuple(_describe(e, first, e in lost) for e in ended), only_lost)
-    if asked:
-        return Verdict(Outcome.PREEMPTED, asked[0], tuple(_describe(e, asked[0], e in lost) for e in ended))
-    if all(e.code == 0 for e in exits):
-        return Verdict(Outcome.FINISHED, None, ())
-    # The launcher has ended all that did not end well: it gave up on the incarnation.
-    return Verdict(Outcome.FAILED, None, tuple(_describe(e, None, e in lost) for e in ended))
+    cause = own[0] if own else asked[0] if asked else None
+    notes = [_describe(e, cause, e in lost) for e in exits if e.code != 0 and e.code not in restart_codes]
+    if own:
+        outcome = Outcome.PREEMPTED if own[0].code in KILLED_BY_TERM else Outcome.FAILED
+        outcome = Outcome.INTERRUPTED if own[0].code in INTERRUPTED else outcome
+    elif asked:
+        outcome = Outcome.PREEMPTED
+    else:  # If they did not all end well, the launcher has ended the others: it gave up on the incarnation.
+        outcome = Outcome.FINISHED if all(e.code == 0 for e in exits) else Outcome.FAILED
+    only_lost = bool(own and lost) and all(e.code == -signal.SIGKILL or e in lost for e in own)
+    return Verdict(outcome, cause, tuple(notes), only_lost)
 
 
 def _is_aborted_survivor(exit: WorkerExit, exits: Sequence[WorkerExit]) -> bool:
@@ -92,30 +90,24 @@ def _is_aborted_survivor(exit: WorkerExit, exits: Sequence[WorkerExit]) -> bool:
 
     Where one was killed, the order does not count: the others are aborted within milliseconds.
     """
-    if exit.code not in ABORTED:
-        return False
     others = [e for e in exits if e.code != 0 and e.code not in ABORTED and not e.by_launcher]
-    return any(e.code == -signal.SIGKILL or e.at <= exit.at for e in others)
+    return exit.code in ABORTED and any(e.code == -signal.SIGKILL or e.at <= exit.at for e in others)
 
 
-def as_told(
-    exits: Sequence[WorkerExit], told: Mapping[int, WorkerStatus], wrapped: Collection[int]
+def as_reported(
+    exits: Sequence[WorkerExit], statuses: Mapping[int, WorkerStatus], wrapped: Collection[int]
 ) -> tuple[WorkerExit, ...]:
     """Replaces the exit code of a wrapper by the status that its preempted training process has left with.
 
     A shell script that goes on after its training (``python train.py; echo over``) ends with 0, ``make`` ends with 2
     whatever has failed, and a shell that gets the signal itself may die of it. None of that says how training
-    ended, but the training process does. Where the command is the training process itself, its exit code stands,
-    unless it is 0 or a death by SIGTERM, which contradict what it has said.
-
-    Args:
-        exits: How the commands ended.
-        told: What the training processes said last, by worker.
-        wrapped: Workers whose training process is not the command itself.
+    ended, but the training process does. Where the command is the training process itself (the worker is not among
+    those that are `wrapped`), its exit code stands, unless it is 0 or a death by SIGTERM, which contradict what it has
+    said.
     """
     result = []
     for exit in exits:
-        status = told.get(exit.index)
+        status = statuses.get(exit.index)
         preempted = None if status is None or status.finished else status.exit_code
         replaced = exit.index in wrapped or exit.code == 0 or exit.code in KILLED_BY_TERM
         result.append(exit if preempted is None or not replaced else replace(exit, code=preempted))
@@ -123,7 +115,7 @@ def as_told(
 
 
 def exit_status(code: int) -> int:
-    """Returns an exit code as a shell shows it: 128 + n for a process that signal n ended."""
+    """An exit code as a shell shows it: 128 + n for a process that signal n ended."""
     return 128 - code if code < 0 else code
 
 
@@ -242,7 +234,7 @@ class SupervisorReport:
     expected: tuple[int, ...] = ()
 
     def count(self, outcome: Outcome) -> int:
-        """Returns how many incarnations came to ``outcome``."""
+        """How many incarnations came to ``outcome``."""
         return sum(incarnation.verdict.outcome is outcome for incarnation in self.incarnations)
 
     @property

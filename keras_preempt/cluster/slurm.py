@@ -56,7 +56,7 @@ def tf_config_from_slurm(*, port: int | None = None) -> dict[str, Any]:
             "Expected to be in a task of a Slurm job step. "
             f"Received: no {', '.join(missing)}. Start the script through srun."
         )
-    base = _port_of(int(os.environ["SLURM_JOB_ID"])) if port is None else port
+    base = _FIRST_PORT + int(os.environ["SLURM_JOB_ID"]) % _BLOCKS * _BLOCK if port is None else port
     nodes, tasks = os.environ["SLURM_STEP_NODELIST"], os.environ["SLURM_STEP_TASKS_PER_NODE"]
     told = f"SLURM_STEP_NODELIST={nodes!r} and SLURM_STEP_TASKS_PER_NODE={tasks!r}"
     names, counts = list(_names(nodes)), list(_counts(tasks))
@@ -108,7 +108,3 @@ def _counts(tasks: str) -> Iterator[int]:
                 f"Expected SLURM_STEP_TASKS_PER_NODE to be a list such as '2(x3),1'. Received: {tasks!r}."
             )
         yield from [int(match[1])] * int(match[2] or 1)
-
-
-def _port_of(job: int) -> int:
-    return _FIRST_PORT + job % _BLOCKS * _BLOCK

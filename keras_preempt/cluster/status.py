@@ -47,70 +47,57 @@ class WorkerStatus:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> WorkerStatus:
         """Takes the known fields that have the right type, and ignores everything else."""
+        kinds: dict[str, type] = {
+            **dict.fromkeys(("directory", "committed"), str),
+            **dict.fromkeys(("saved", "finished"), bool),
+            **dict.fromkeys(("step", "last_saved", "exit_code", "steps_run"), int),
+        }
         timing = value.get("timing")
+        seconds = timing.items() if isinstance(timing, dict) else ()
         return cls(
-            directory=value["directory"] if isinstance(value.get("directory"), str) else "",
-            step=_integer(value.get("step")) or 0,
-            saved=value.get("saved") is True,
-            committed=value["committed"] if isinstance(value.get("committed"), str) else None,
-            finished=value.get("finished") is True,
-            last_saved=_integer(value.get("last_saved")) or 0,
-            exit_code=_integer(value.get("exit_code")),
-            steps_run=_integer(value.get("steps_run")),
-            timing={
-                str(name): float(seconds)
-                for name, seconds in (timing.items() if isinstance(timing, dict) else ())
-                if isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-            },
+            **{name: value[name] for name, kind in kinds.items() if type(value.get(name)) is kind},
+            timing={str(name): float(each) for name, each in seconds if type(each) in (int, float)},
         )
 
 
 def read_statuses(directory: Path, workers: int) -> dict[int, WorkerStatus]:
-    """Reads what workers 0 to ``workers - 1`` left in a directory.
-
-    A worker whose file is absent or unreadable, because it was killed, is left out.
-    """
+    """Reads what workers 0 to ``workers - 1`` left in a directory, without those that were killed before they could."""
     found = {index: _read(directory / f"worker-{index}.json") for index in range(workers)}
     return {index: WorkerStatus.from_json(value) for index, value in found.items() if value is not None}
 
 
 def read_listening(directory: Path, workers: int) -> dict[int, int]:
-    """Returns the id of the process that listens for notices, by worker; a worker without one is left out."""
-    found = {index: _read(directory / process_file(index)) or {} for index in range(workers)}
-    return {index: pid for index, value in found.items() if (pid := _integer(value.get("pid"))) is not None}
+    """The id of the process that listens for notices, by worker; a worker without one is left out."""
+    found = {index: (_read(directory / process_file(index)) or {}).get("pid") for index in range(workers)}
+    return {index: pid for index, pid in found.items() if type(pid) is int}
 
 
 def overdue(directory: Path, workers: int, limit: float) -> dict[int, int]:
-    """Returns the status that each worker has said it exits with after a preemption, longer ago than a limit.
+    """The exit statuses that workers said, more than `limit` seconds ago, they would end with after a preemption.
 
-    One that has begun to train again since then is left out.
-
-    Args:
-        directory: Where the workers leave their files.
-        workers: How many there are.
-        limit: In seconds.
+    A worker that has begun to train again since then is left out.
     """
+
+    def written(name: str) -> float:
+        try:
+            return (directory / name).stat().st_mtime
+        except OSError:
+            return 0.0
+
     found: dict[int, int] = {}
     for index, status in read_statuses(directory, workers).items():
-        said = _written(directory / f"worker-{index}.json")
-        trains_again = _written(directory / fit_file(index)) > said
+        said = written(f"worker-{index}.json")
+        trains_again = written(fit_file(index)) > said
         if status.exit_code and not (status.finished or trains_again) and time.time() - said > limit:
             found[index] = status.exit_code
     return found
 
 
-def _written(file: Path) -> float:
-    try:
-        return file.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
 def read_fit(directory: Path, index: int) -> tuple[str, int] | None:
     """Reads the directory and the incarnation of the fit that a worker has begun; None if it has not said so."""
     value = _read(directory / fit_file(index)) or {}
-    run, incarnation = value.get("directory"), _integer(value.get("incarnation"))
-    return (run, incarnation) if isinstance(run, str) and incarnation is not None else None
+    run, incarnation = value.get("directory"), value.get("incarnation")
+    return (run, incarnation) if isinstance(run, str) and type(incarnation) is int else None
 
 
 def _read(file: Path) -> dict[str, Any] | None:
@@ -119,7 +106,3 @@ def _read(file: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _integer(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from keras_preempt.cluster.outcome import (
     RestartPolicy,
     SupervisorReport,
     Verdict,
-    as_told,
+    as_reported,
     exit_status,
     judge,
 )
@@ -133,18 +134,17 @@ class Supervisor:
             incarnation = self._run_once(len(done), root)
             done.append(incarnation)
             outcome = incarnation.verdict.outcome
+            where = f", saved at step {incarnation.safe_step}" if incarnation.saved else ""
             for note in incarnation.verdict.notes:
                 self._say(note)
             if outcome is Outcome.FINISHED:
+                if not incarnation.silent:
+                    return SupervisorReport(tuple(done), 0, "finished", tuple(expected))
                 for index in incarnation.silent:  # Behind a shell: the shell has ended well.
                     self._say(f"w{index} ended with 0, but its training process was killed")
-            if outcome is Outcome.FINISHED and not incarnation.silent:
-                return SupervisorReport(tuple(done), 0, "finished", tuple(expected))
             if self._stop is not None:
                 code = self._stopped_code(incarnation, max(best.values(), default=0))
-                return SupervisorReport(
-                    tuple(done), code, f"stopped by {self._stop.name}{_where(incarnation)}"
-                )
+                return SupervisorReport(tuple(done), code, f"stopped by {self._stop.name}{where}")
             if outcome is not Outcome.PREEMPTED:
                 why = self._expected(incarnation)
                 if why is not None:
@@ -152,9 +152,7 @@ class Supervisor:
                     self._say(f"incarnation {incarnation.number}: {why}: starting again")
                     continue
                 if outcome is Outcome.INTERRUPTED:
-                    return SupervisorReport(
-                        tuple(done), EXIT_INTERRUPTED, f"interrupted{_where(incarnation)}"
-                    )
+                    return SupervisorReport(tuple(done), EXIT_INTERRUPTED, f"interrupted{where}")
                 if incarnation.address_in_use and port_retries < _PORT_ATTEMPTS - 1:
                     port_retries += 1
                     self._say(
@@ -173,11 +171,11 @@ class Supervisor:
                 best[fit] = step
             stalled = 0 if progress else stalled + 1
             if stalled > self._policy.max_restarts_without_progress:
-                return SupervisorReport(
-                    tuple(done), 1, f"gave up after {stalled} incarnations without progress"
-                )
-            where = f"saved up to step {step}" if progress else f"no progress, {stalled} in a row"
-            self._say(f"incarnation {incarnation.number} was {_past(outcome)} ({where}): starting again")
+                reason = f"gave up after {stalled} incarnations without progress"
+                return SupervisorReport(tuple(done), 1, reason)
+            ended = "preempted" if outcome is Outcome.PREEMPTED else "ended by a failure"
+            saved = f"saved up to step {step}" if progress else f"no progress, {stalled} in a row"
+            self._say(f"incarnation {incarnation.number} was {ended} ({saved}): starting again")
 
     def _run_once(self, number: int, root: Path) -> Incarnation:
         status_dir = root / f"{number:05d}"
@@ -224,8 +222,8 @@ class Supervisor:
         statuses = read_statuses(status_dir, self._workers)
         listening = read_listening(status_dir, self._workers)
         wrapped = [index for index, pid in listening.items() if pid != cluster.pids[index]]
-        exits = as_told(cluster.exits, statuses, wrapped)
-        record_exits(status_dir, exits, self._say, recorded_steps(env, number))
+        exits = as_reported(cluster.exits, statuses, wrapped)
+        record_exits(status_dir, exits, self._say, functools.partial(recorded_steps, env, number))
         verdict = judge(exits, policy.restart_codes)
         if timed_out or stuck:
             verdict = Verdict(Outcome.FAILED, verdict.cause, verdict.notes)
@@ -289,12 +287,3 @@ def _failure_code(incarnation: Incarnation) -> int:
     if incarnation.timed_out:
         return _TIMED_OUT
     return exit_status(cause.code) if cause is not None and cause.code != 0 else 1
-
-
-def _where(incarnation: Incarnation) -> str:
-    """What a job that was stopped has saved, in words; empty if nobody said so."""
-    return f", saved at step {incarnation.safe_step}" if incarnation.saved else ""
-
-
-def _past(outcome: Outcome) -> str:
-    return "preempted" if outcome is Outcome.PREEMPTED else "ended by a failure"

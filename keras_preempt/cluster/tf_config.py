@@ -26,12 +26,12 @@ VARIABLES = (TF_CONFIG, KERAS_ADDRESSES, KERAS_PROCESSES, KERAS_PROCESS)
 
 
 def tf_config_of(addresses: Sequence[str], index: int) -> dict[str, Any]:
-    """Returns the TF_CONFIG of the worker at `addresses[index]`."""
+    """The TF_CONFIG of the worker at `addresses[index]`."""
     return {"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": index}}
 
 
 def training_tasks(config: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """Returns the tasks of a TF_CONFIG that train, as ("worker", 1), in the order in which they are numbered."""
+    """The tasks of a TF_CONFIG that train, as ("worker", 1), in the order in which they are numbered."""
     return [
         (job, index) for job in ("chief", "worker") for index in range(len(config["cluster"].get(job, ())))
     ]
@@ -137,9 +137,38 @@ def tf_config_from_jobset(
     Raises:
         ValueError: A variable is missing, or is no number where one is needed, or they contradict each other.
     """
-    name, replicated_job = _text(variables, _NAME), _text(variables, _REPLICATED_JOB)
-    jobs, job = _count(variables, _JOBS), _index(variables, _JOB, _JOBS)
-    pods, pod = _count(variables, _PODS_PER_JOB), _index(variables, _POD, _PODS_PER_JOB)
+
+    def text(name: str) -> str:
+        if not (value := variables.get(name)):
+            raise ValueError(
+                f"Expected {name} to be set, from {_WHERE[name]}. Received: {value!r}. "
+                "Add it to the container's env; examples/kubernetes/jobset.yaml has all of them."
+            )
+        return value
+
+    def number(name: str) -> int:
+        value = text(name)
+        if not (value.isascii() and value.isdigit()):
+            raise ValueError(f"Expected {name} to be a number, from {_WHERE[name]}. Received: {value!r}.")
+        return int(value)
+
+    def index_and_count(name: str, count_name: str) -> tuple[int, int]:
+        count = number(count_name)
+        if count < 1:
+            raise ValueError(
+                f"Expected {count_name} to be 1 or more, from {_WHERE[count_name]}. Received: {count}."
+            )
+        index = number(name)
+        if index >= count:
+            raise ValueError(
+                f"Expected {name} to be below {count_name}={count}. Received: {index}. "
+                f"{count_name} has to be what {_WHERE[count_name]} says."
+            )
+        return index, count
+
+    name, replicated_job = text(_NAME), text(_REPLICATED_JOB)
+    job, jobs = index_and_count(_JOB, _JOBS)
+    pod, pods = index_and_count(_POD, _PODS_PER_JOB)
     subdomain = variables.get(_SUBDOMAIN) or name
     addresses = [
         f"{name}-{replicated_job}-{each_job}-{each_pod}.{subdomain}:{port}"
@@ -147,35 +176,3 @@ def tf_config_from_jobset(
         for each_pod in range(pods)
     ]
     return tf_config_of(addresses, job * pods + pod)
-
-
-def _text(variables: Mapping[str, str], name: str) -> str:
-    if not (value := variables.get(name)):
-        raise ValueError(
-            f"Expected {name} to be set, from {_WHERE[name]}. Received: {value!r}. "
-            "Add it to the container's env; examples/kubernetes/jobset.yaml has all of them."
-        )
-    return value
-
-
-def _number(variables: Mapping[str, str], name: str) -> int:
-    text = _text(variables, name)
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"Expected {name} to be a number, from {_WHERE[name]}. Received: {text!r}.")
-    return int(text)
-
-
-def _count(variables: Mapping[str, str], name: str) -> int:
-    if (value := _number(variables, name)) < 1:
-        raise ValueError(f"Expected {name} to be 1 or more, from {_WHERE[name]}. Received: {value}.")
-    return value
-
-
-def _index(variables: Mapping[str, str], name: str, count: str) -> int:
-    value, limit = _number(variables, name), _number(variables, count)
-    if value >= limit:
-        raise ValueError(
-            f"Expected {name} to be below {count}={limit}. Received: {value}. "
-            f"{count} has to be what {_WHERE[count]} says."
-        )
-    return value

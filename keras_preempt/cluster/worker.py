@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from keras_preempt.cluster.leash import KILL_ALL, TO_COMMAND, of_session
+from keras_preempt.cluster.keeper import KILL_ALL, TO_COMMAND, of_session
 from keras_preempt.process.environment import STATUS_DIR, WORKER
 from keras_preempt.report.status import process_file
 
-_LEASH = Path(__file__).with_name("leash.py")
+_KEEPER = Path(__file__).with_name("keeper.py")
 _LONGEST_LINE = 1 << 16  # bytes; a longer line is passed on in pieces, so that memory stays bounded
 LEFT_BEHIND = "keras-preempt: ending what the command has left behind: "
 """The beginning of the line that names the processes that the keeper ends, after the worker's own output."""
@@ -33,7 +33,7 @@ _OUTPUT_TAIL = 5.0  # seconds to read the last lines once the process is gone
 class WorkerProcess:
     """A command in a session of its own, which ends with everything that it has started when its launcher ends.
 
-    Between the launcher and the command stands a small keeper process, see `keras_preempt.cluster.leash`.
+    Between the launcher and the command stands a small keeper process, see `keras_preempt.cluster.keeper`.
 
     Args:
         index: The worker's number, from 0.
@@ -75,11 +75,7 @@ class WorkerProcess:
         self._attendant = threading.Thread(target=self._attend, name=f"worker-{index}", daemon=True)
 
     def start(self) -> None:
-        """Starts the process.
-
-        Raises:
-            OSError: The operating system cannot start one.
-        """
+        """Raises OSError if the operating system cannot start a process."""
         self._attendant.start()
         self._started.wait()
         if self._start_error is not None:
@@ -113,10 +109,10 @@ class WorkerProcess:
             self._keeper.kill()
 
     def _send(self, number: int) -> bool:
-        # One byte in one call, which no signal handler can interrupt half-way.
         if self._control is None:
             return False
         try:
+            # One byte in one call, which no signal handler can interrupt half-way.
             self._control.send(bytes([number]), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except OSError:
             return False
@@ -128,7 +124,7 @@ class WorkerProcess:
             try:
                 with theirs:
                     keeper = subprocess.Popen(
-                        [sys.executable, "-I", "-S", str(_LEASH), str(theirs.fileno())],
+                        [sys.executable, "-I", "-S", str(_KEEPER), str(theirs.fileno())],
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.PIPE,
                         stderr=subprocess.STDOUT,

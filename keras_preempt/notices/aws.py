@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 
 from keras_preempt.notices.cloud import Cloud, Grace, Probe, Row
-from keras_preempt.notices.metadata_client import Address, Answer, MetadataClient, Stopping
+from keras_preempt.notices.metadata_client import Address, Answer, MetadataClient
 from keras_preempt.notices.notice import Notice, OnNotice
 from keras_preempt.notices.polling import Backoff, PollingSource
 from keras_preempt.process import environment
@@ -36,7 +36,7 @@ class AwsSpot(PollingSource):
         backoff: Backoff | None = None,
     ) -> None:
         super().__init__("AWS Spot", on_notice, backoff)
-        self._client = MetadataClient(address or AWS.address())
+        self._client = MetadataClient(address or AWS.address(), self._stopping)
         self._poll_seconds = poll_seconds
         self._token_seconds = token_seconds
         self._answer_seconds = answer_seconds
@@ -45,8 +45,8 @@ class AwsSpot(PollingSource):
         self._announced: tuple[str, float] | None = None
         self._hinted = False
 
-    def _ask(self, stopping: Stopping) -> float:
-        if (answer := self._get("spot/instance-action", stopping)) is not None:
+    def _ask(self) -> float:
+        if (answer := self._get("spot/instance-action")) is not None:
             action = answer.json().get("action")
             if action not in _ACTIONS:
                 raise answer.unexpected(f"an action out of {', '.join(_ACTIONS)}", repr(action)[:60])
@@ -59,7 +59,7 @@ class AwsSpot(PollingSource):
                     Notice("AWS Spot", reason, time.time(), interruption[1], id="instance-action")
                 )
         if not self._hinted and self._announced is None:
-            answer = self._get("events/recommendations/rebalance", stopping)
+            answer = self._get("events/recommendations/rebalance")
             if answer is not None:
                 _instant(answer, "noticeTime")  # Raises if it is not a recommendation.
                 self._hinted = True
@@ -68,24 +68,24 @@ class AwsSpot(PollingSource):
                 )
         return self._poll_seconds
 
-    def _get(self, path: str, stopping: Stopping) -> Answer | None:
+    def _get(self, path: str) -> Answer | None:
         """The answer about what is below ``/latest/meta-data/``; None if there is nothing."""
-        answer = self._ask_with_token(path, stopping)
+        answer = self._ask_with_token(path)
         if answer.status == 401:
             # The token has expired early: the clocks or the machine have jumped.
             self._token = ""
-            answer = self._ask_with_token(path, stopping)
+            answer = self._ask_with_token(path)
         if answer.status == 404:
             return None
         answer.check_status()
         return answer
 
-    def _ask_with_token(self, path: str, stopping: Stopping) -> Answer:
+    def _ask_with_token(self, path: str) -> Answer:
         if not self._token or time.monotonic() >= self._renew_at:
             asked = time.monotonic()
             lifetime = {_TOKEN_LIFETIME: str(self._token_seconds)}
             answer = self._client.ask(
-                _TOKEN_PATH, stopping, method="PUT", headers=lifetime, timeout=self._answer_seconds
+                _TOKEN_PATH, method="PUT", headers=lifetime, timeout=self._answer_seconds
             )
             answer.check_status()
             token = answer.text()
@@ -95,7 +95,7 @@ class AwsSpot(PollingSource):
             self._renew_at = asked + 0.9 * self._token_seconds
         token_header = {"X-aws-ec2-metadata-token": self._token}
         return self._client.ask(
-            f"/latest/meta-data/{path}", stopping, headers=token_header, timeout=self._answer_seconds
+            f"/latest/meta-data/{path}", headers=token_header, timeout=self._answer_seconds
         )
 
 

@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 from keras_preempt.notices.cloud import Cloud, Grace, Probe, Row
-from keras_preempt.notices.metadata_client import Address, Answer, MetadataClient, MetadataError, Stopping
+from keras_preempt.notices.metadata_client import Address, Answer, MetadataClient, MetadataError
 from keras_preempt.notices.notice import Notice, OnNotice
 from keras_preempt.notices.polling import Backoff, PollingSource
 from keras_preempt.process import environment
@@ -86,7 +86,7 @@ class AzureScheduledEvents(PollingSource):
     ) -> None:
         super().__init__("Azure scheduled events", on_notice, backoff)
         self._on_withdrawn = on_withdrawn
-        self._client = MetadataClient(address or AZURE.address())
+        self._client = MetadataClient(address or AZURE.address(), self._stopping)
         self._poll_seconds = poll_seconds
         self._events_seconds = _FIRST_ANSWER_SECONDS
         self._answer_seconds = answer_seconds
@@ -95,16 +95,16 @@ class AzureScheduledEvents(PollingSource):
         self._announced: dict[str, tuple[AzureEvent, Notice]] = {}
         self._others: set[str] = set()  # Events that were logged, since they do not end the machine.
 
-    def _ask(self, stopping: Stopping) -> float:
+    def _ask(self) -> float:
         if self._machine is None:
             # First: the events of the other machines of a scale set come with the same document.
-            answer = self._client.ask(_COMPUTE, stopping, headers=_HEADERS, timeout=self._answer_seconds)
+            answer = self._client.ask(_COMPUTE, headers=_HEADERS, timeout=self._answer_seconds)
             answer.check_status()
             name = answer.json().get("name")
             if not isinstance(name, str) or not name:
                 raise answer.unexpected("the machine's name", repr(name)[:60])
             self._machine = name
-        answer = self._client.ask(_EVENTS, stopping, headers=_HEADERS, timeout=self._events_seconds)
+        answer = self._client.ask(_EVENTS, headers=_HEADERS, timeout=self._events_seconds)
         answer.check_status()
         self._events_seconds = self._answer_seconds
         said = answer.json()

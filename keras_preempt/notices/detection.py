@@ -80,19 +80,9 @@ def find_accelerator(variables: Mapping[str, str], root: Path = Path("/")) -> tu
 class Detection:
     """Finds the platform: `start` it early, take the `result` when it is needed.
 
-    Args:
-        accelerator: What the machine computes on, if the caller knows; None to look for device files.
-        variables: The environment.
-        root: Where the file system begins; /sys, /dev and /var are looked at.
-        limit: How long metadata servers may take to answer, all together, in seconds.
-
-    Raises:
-        ValueError: ``KERAS_PREEMPT_PLATFORM`` names no platform, or a variable that is to say where a metadata
-            server is does not.
-
-    Example:
-        >>> detection = Detection().start()
-        >>> platform = detection.result()
+    `accelerator` is None to look for device files below `root`; metadata servers have `limit` seconds to answer, all
+    together. Raises ValueError if ``KERAS_PREEMPT_PLATFORM`` names no platform, or if a variable that should say where
+    a metadata server is does not.
     """
 
     def __init__(
@@ -104,8 +94,8 @@ class Detection:
         limit: float = LIMIT,
     ) -> None:
         self._limit = limit
-        self._stopping: Stopping | None = None
-        self._thread: threading.Thread | None = None
+        self._stopping = Stopping()
+        self._thread = threading.Thread(target=self._ask, name="keras_preempt-platform", daemon=True)
         self._answered: tuple[str, str] | None = None
         self._platform: Platform | None = None
         found, device = find_accelerator(variables, root)
@@ -126,11 +116,7 @@ class Detection:
 
     def start(self) -> Detection:
         """Begins to ask, if there is anything to ask. Returns itself."""
-        if self._platform is None and self._thread is None:
-            self._stopping = Stopping()
-            self._thread = threading.Thread(
-                target=self._ask, args=(self._stopping,), name="keras_preempt-platform", daemon=True
-            )
+        if self._platform is None and self._thread.ident is None:
             self._thread.start()
         return self
 
@@ -141,7 +127,6 @@ class Detection:
         """
         if self._platform is None:
             self.start()
-            assert self._thread is not None
             self._thread.join(timeout)
             self.stop()
             if self._answered is None:
@@ -152,33 +137,28 @@ class Detection:
 
     def stop(self) -> None:
         """Ends the asking. Can be called twice, and without a start."""
-        if self._stopping is not None and self._thread is not None:
-            self._stopping.set()
+        self._stopping.set()
+        if self._thread.is_alive():
             self._thread.join(timeout=min(self._limit, LIMIT))
 
     def _compose(self, cloud: str | None, *more: str) -> Platform:
         return compose(self._scheduler, cloud, self._accelerator, (*self._signs, *more))
 
-    def _ask(self, stopping: Stopping) -> None:
+    def _ask(self) -> None:
         deadline = time.monotonic() + self._limit  # For all servers together.
-        try:
-            for cloud, address in self._servers:
-                path, recognizes, headers, method = cloud.probe
-                left = deadline - time.monotonic()
-                try:
-                    answer = MetadataClient(address).ask(
-                        path, stopping, headers=headers, timeout=left, method=method
-                    )
-                except MetadataError as error:
-                    logger.debug("Not %s: %s", cloud.name, error)
-                    continue
-                if recognizes(answer):
-                    self._answered = cloud.name, f"the metadata server at {address} is that of {cloud.name}"
-                    return
-        except Stopped:
-            return
-        finally:
-            stopping.close()
+        for cloud, address in self._servers:
+            path, recognizes, headers, method = cloud.probe
+            client, left = MetadataClient(address, self._stopping), deadline - time.monotonic()
+            try:
+                answer = client.ask(path, headers=headers, timeout=left, method=method)
+            except MetadataError as error:
+                logger.debug("Not %s: %s", cloud.name, error)
+                continue
+            except Stopped:
+                return
+            if recognizes(answer):
+                self._answered = cloud.name, f"the metadata server at {address} is that of {cloud.name}"
+                return
 
 
 _found: dict[tuple[str | None, ...], Platform] = {}

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from keras_preempt.notices.cloud import Cloud, Grace, Probe, Row
-from keras_preempt.notices.metadata_client import Address, Answer, MetadataClient, MetadataError, Stopping
+from keras_preempt.notices.metadata_client import Address, Answer, MetadataClient, MetadataError
 from keras_preempt.notices.notice import Notice, OnNotice
 from keras_preempt.notices.polling import Backoff, PollingSource
 from keras_preempt.process import environment
@@ -66,17 +66,17 @@ class _GceKey(PollingSource):
         backoff: Backoff | None = None,
     ) -> None:
         super().__init__(name, on_notice, backoff)
-        self._client = MetadataClient(address or GCE.address())
+        self._client = MetadataClient(address or GCE.address(), self._stopping)
         self._poll_seconds = poll_seconds
         self._least_seconds = least_seconds
         self._etag: str | None = None
         self._last_answer = -math.inf
 
-    def _hear(self, value: str, age: float, stopping: Stopping) -> bool:
+    def _hear(self, value: str, age: float) -> bool:
         """Takes a value, which may have been there for `age` seconds; returns whether there is more to hear."""
         raise NotImplementedError
 
-    def _ask(self, stopping: Stopping) -> float | None:
+    def _ask(self) -> float | None:
         known, self._etag = self._etag, None  # After a failure, the next question is a first one again.
         due = time.monotonic() + self._least_seconds
         path, timeout = self.key, _ANSWER_SECONDS
@@ -84,7 +84,7 @@ class _GceKey(PollingSource):
             seconds = max(1, round(self._poll_seconds))
             wait = {"wait_for_change": "true", "last_etag": known, "timeout_sec": seconds}
             path, timeout = f"{self.key}?{urlencode(wait)}", seconds + _ANSWER_SECONDS
-        answer = self._get(path, stopping, timeout)
+        answer = self._get(path, timeout)
         answer.check_status()
         value, etag = answer.text(), answer.headers.get("etag")
         if value not in self.values:
@@ -95,11 +95,11 @@ class _GceKey(PollingSource):
         now = time.monotonic()
         age = now - self._last_answer if known is None else 0.0
         self._last_answer = now
-        return max(0.0, due - time.monotonic()) if self._hear(value, age, stopping) else None
+        return max(0.0, due - time.monotonic()) if self._hear(value, age) else None
 
-    def _get(self, path: str, stopping: Stopping, timeout: float) -> Answer:
+    def _get(self, path: str, timeout: float) -> Answer:
         """The answer about what is below ``/computeMetadata/v1/``, with any status, if it is Google's."""
-        answer = self._client.ask(f"/computeMetadata/v1/{path}", stopping, headers=_FLAVOR, timeout=timeout)
+        answer = self._client.ask(f"/computeMetadata/v1/{path}", headers=_FLAVOR, timeout=timeout)
         if not _is_googles(answer):  # A captive portal, or another cloud at the same address.
             flavor = answer.headers.get("metadata-flavor", "none")
             raise answer.unexpected("the header Metadata-Flavor: Google", flavor[:60])
@@ -136,7 +136,7 @@ class GceMaintenance(_GceKey):
         self._look_for_plans_at = 0.0
         self._planned: str | None = None
 
-    def _hear(self, value: str, age: float, stopping: Stopping) -> bool:
+    def _hear(self, value: str, age: float) -> bool:
         earlier, self._value = self._value, value
         if value != earlier:
             if value == _TERMINATE:
@@ -155,14 +155,14 @@ class GceMaintenance(_GceKey):
                 )
         if time.monotonic() >= self._look_for_plans_at:
             self._look_for_plans_at = time.monotonic() + _PLANNED_SECONDS
-            self._look_for_plans(stopping)
+            self._look_for_plans()
         return True
 
-    def _look_for_plans(self, stopping: Stopping) -> None:
+    def _look_for_plans(self) -> None:
         """Logs maintenance that is planned for the coming days: worth a line, no reason to stop."""
         path = "instance/upcoming-maintenance?recursive=true&alt=json"
         try:
-            answer = self._get(path, stopping, _PLANNED_ANSWER_SECONDS)
+            answer = self._get(path, _PLANNED_ANSWER_SECONDS)
             if answer.status != 200:
                 return  # Most machines have no such key.
             plan = answer.json()
@@ -185,7 +185,7 @@ class GcePreemption(_GceKey):
     def __init__(self, on_notice: OnNotice, **options: Any) -> None:
         super().__init__("GCE preemption", on_notice, **options)
 
-    def _hear(self, value: str, age: float, stopping: Stopping) -> bool:
+    def _hear(self, value: str, age: float) -> bool:
         if value == "TRUE":
             now = time.time()
             self._on_notice(Notice("GCE preemption", "preempted", now, now + PREEMPTION_LEAD, id="preempted"))

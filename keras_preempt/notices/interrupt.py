@@ -28,10 +28,9 @@ foreground, and a wrapper among them may pass it on as well."""
 class Interrupts:
     """What SIGINT means to one fit. When the listener thread hears it decides whether it is the second Ctrl-C.
 
-    Args:
-        expect: Called in the main thread for the first one, between two instructions; must not wait for anything.
-        on_interrupt: Called in the listener thread for the first one.
-        trains: Whether there is anything to save yet: until then Ctrl-C raises KeyboardInterrupt, as Python does.
+    For the first one `expect` is called in the main thread, between two instructions, so it must not wait for anything,
+    and `on_interrupt` in the listener thread. Until there is anything to save (`trains`), Ctrl-C raises
+    KeyboardInterrupt, as Python does.
     """
 
     def __init__(

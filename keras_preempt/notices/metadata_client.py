@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import io
 import json
-import os
 import select
 import socket
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 LONGEST_BODY = 64 * 1024  # bytes; the documents that are asked for have one or two KiB
@@ -25,57 +23,35 @@ _CONNECT_SECONDS = 2.0  # The server is on the same machine, or on its host.
 
 
 class Stopped(Exception):
-    """The waiting thread was told to stop."""
+    """The thread was told to stop."""
 
 
 class Stopping:
-    """Tells one thread to stop, wherever it waits: between two requests, or inside one.
-
-    An event would not do: it does not wake a thread that waits for a socket, and closing a socket does not wake its
-    reader. So this goes through a pipe that every wait watches too.
-    """
+    """Tells a thread to stop, wherever it waits: between two requests, or inside one."""
 
     def __init__(self) -> None:
+        self._event = threading.Event()
         self._lock = threading.Lock()
-        self._closed = False
-        self.is_set = False
-        self._reader, self._writer = os.pipe()
+        self._connection: socket.socket | None = None
 
     def set(self) -> None:
-        """Tells the thread to stop. Can be called again, and after `close`."""
         with self._lock:
-            if not self.is_set and not self._closed:
-                os.write(self._writer, b"s")
-            self.is_set = True
+            self._event.set()
+            if self._connection is not None:
+                with contextlib.suppress(OSError):
+                    # Wakes a thread that reads from it or connects it, which closing it would not.
+                    self._connection.shutdown(socket.SHUT_RDWR)
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float = 0.0) -> None:
         """Waits, in the thread; raises Stopped if it is to stop."""
-        with contextlib.suppress(TimeoutError):
-            self.wait_for(None, 0, time.monotonic() + seconds)
-
-    def wait_for(self, connection: socket.socket | None, events: int, deadline: float) -> None:
-        """Waits until a socket is ready for `events` (select.POLLIN or POLLOUT), or until monotonic `deadline`.
-
-        Raises Stopped if the thread is to stop, TimeoutError at the deadline.
-        """
-        poller = select.poll()
-        poller.register(self._reader, select.POLLIN)
-        if connection is not None:
-            poller.register(connection, events)
-        left = deadline - time.monotonic()
-        ready = [descriptor for descriptor, _ in poller.poll(max(0.0, left) * 1000)]
-        if self._reader in ready:
+        if self._event.wait(seconds):
             raise Stopped
-        if not ready or left <= 0:
-            # Even when there is something to read: a server that sends a byte now and then must not go on for ever.
-            raise TimeoutError("timed out")
 
-    def close(self) -> None:
-        """Closes the pipe; only the thread that waits may call this, once it waits no more."""
+    def waits_for(self, connection: socket.socket | None) -> None:
+        """The thread goes on to wait for a connection, or does so no longer; raises Stopped if it is to stop."""
         with self._lock:
-            self._closed = True
-            os.close(self._reader)
-            os.close(self._writer)
+            self._connection = connection
+        self.wait()
 
 
 class Address(NamedTuple):
@@ -165,18 +141,13 @@ class Answer:
 
 
 class MetadataClient:
-    def __init__(self, address: Address) -> None:
-        self._address = address
+    """Asks the server at an address, in a thread that can be stopped meanwhile."""
 
-    def ask(
-        self,
-        path: str,
-        stopping: Stopping,
-        *,
-        headers: Mapping[str, str],
-        timeout: float,
-        method: str = "GET",
-    ) -> Answer:
+    def __init__(self, address: Address, stopping: Stopping) -> None:
+        self._address = address
+        self._stopping = stopping
+
+    def ask(self, path: str, *, headers: Mapping[str, str], timeout: float, method: str = "GET") -> Answer:
         """Asks, and returns the answer whatever its status; the timeout in seconds is for everything together.
 
         Raises MetadataError if there is no answer in time, or it is not HTTP, cut off, or too long; and Stopped.
@@ -185,75 +156,73 @@ class MetadataClient:
         deadline = time.monotonic() + timeout
         connection = http.client.HTTPConnection(*self._address)
         try:
-            with _connect(self._address, stopping, deadline) as line:
-                connection.sock = cast(socket.socket, _Line(line, stopping, deadline))
-                connection.request(method, path, headers={**headers, "Connection": "close"})
-                response = connection.getresponse()
+            connection.sock = self._connect(deadline)
+            connection.request(method, path, headers={**headers, "Connection": "close"})
+            with connection.getresponse() as response:
                 body = response.read(LONGEST_BODY + 1)
-                if response.length:
-                    raise http.client.IncompleteRead(body)
+            self._stopping.wait()  # A connection that was shut down may look like the end of the body.
+            if response.length:
+                raise http.client.IncompleteRead(body)
         except TimeoutError:
             raise MetadataError(f"Expected an answer from {question}. Received: none in time.") from None
         except (OSError, http.client.HTTPException, UnicodeError) as error:
             # UnicodeError: a host that cannot be a name.
+            self._stopping.wait()
             said = f"{type(error).__name__}: {error}"
             raise MetadataError(f"Expected an answer from {question}. Received: {said[:200]}.") from error
         finally:
             connection.close()
+            with contextlib.suppress(Stopped):
+                self._stopping.waits_for(None)
         answer_headers = {name.lower(): value for name, value in response.getheaders()}
         answer = Answer(question, response.status, answer_headers, body)
         if len(body) > LONGEST_BODY:
             raise answer.unexpected(f"at most {LONGEST_BODY} bytes", "more")
         return answer
 
+    def _connect(self, deadline: float) -> socket.socket:
+        failure = OSError(f"no address of {self._address.host}")
+        for family, kind, protocol, _, where in socket.getaddrinfo(*self._address, type=socket.SOCK_STREAM):
+            line = _Line(family, kind, protocol)
+            try:
+                line.setblocking(False)
+                line.connect_ex(where)
+                self._stopping.waits_for(line)
+                line.wait_until_connected(min(deadline, time.monotonic() + _CONNECT_SECONDS))
+                self._stopping.wait()
+                line.deadline = deadline
+                line.settimeout(max(0.001, deadline - time.monotonic()))  # For sending.
+                return line
+            except OSError as error:
+                line.close()
+                if isinstance(error, TimeoutError):
+                    raise
+                failure = error
+            except BaseException:
+                line.close()
+                raise
+        raise failure
 
-def _connect(address: Address, stopping: Stopping, deadline: float) -> socket.socket:
-    deadline = min(deadline, time.monotonic() + _CONNECT_SECONDS)
-    failure = OSError(f"no address of {address.host}")
-    for family, kind, protocol, _, where in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
-        line = socket.socket(family, kind, protocol)
-        try:
-            line.setblocking(False)
-            line.connect_ex(where)
-            stopping.wait_for(line, select.POLLOUT, deadline)
-            error = line.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        except BaseException:
-            line.close()
-            raise
-        if not error:
-            return line
-        line.close()
-        failure = OSError(error, "cannot connect")
-    raise failure
 
-
-class _Line(io.RawIOBase):
-    """A connection as http.client wants it, where every wait ends at the deadline or when told to stop.
+class _Line(socket.socket):
+    """A connection of which every read ends at the deadline.
 
     A socket's own timeout starts again with each byte, so a server that trickles could hold a thread for days.
     """
 
-    def __init__(self, connection: socket.socket, stopping: Stopping, deadline: float) -> None:
-        super().__init__()
-        self._connection = connection
-        self._stopping = stopping
-        self._deadline = deadline
+    deadline = 0.0
 
-    def sendall(self, data: bytes) -> None:
-        left = memoryview(data)
-        while left:
-            self._stopping.wait_for(self._connection, select.POLLOUT, self._deadline)
-            left = left[self._connection.send(left) :]
+    def wait_until_connected(self, deadline: float) -> None:
+        poller = select.poll()
+        poller.register(self, select.POLLOUT)
+        if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise TimeoutError
+        if error := self.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise OSError(error, "cannot connect")
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        self._stopping.wait_for(self._connection, select.POLLIN, self._deadline)
-        return self._connection.recv_into(buffer)
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(self)
-
-    def close(self) -> None:
-        """No-op: http.client closes before it has read the answer, and relies on the reader to hold the socket."""
+    def recv_into(self, *arguments: Any) -> int:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self.settimeout(left)
+        return super().recv_into(*arguments)

@@ -57,14 +57,10 @@ class PollingSource(abc.ABC):
         self._name = name
         self._on_notice = on_notice
         self._backoff = backoff or Backoff()
-        self._stopping: Stopping | None = None
-        self._thread: threading.Thread | None = None
+        self._stopping = Stopping()
+        self._thread = threading.Thread(target=self._run, name=f"keras_preempt-{name}", daemon=True)
 
     def start(self) -> None:
-        self._stopping = Stopping()
-        self._thread = threading.Thread(
-            target=self._run, args=(self._stopping,), name=f"keras_preempt-{self._name}", daemon=True
-        )
         self._thread.start()
 
     def stop(self) -> None:
@@ -73,26 +69,23 @@ class PollingSource(abc.ABC):
         Can be called twice, and from the thread itself. A thread that is inside somebody else's code (a callback, a
         name look-up) ends when that returns.
         """
-        if self._stopping is None or self._thread is None:
-            return
         self._stopping.set()
-        if threading.current_thread() is not self._thread:
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout=_STOP_SECONDS)
 
     @abc.abstractmethod
-    def _ask(self, stopping: Stopping) -> float | None:
-        """Asks once; whatever waits is given `stopping`.
+    def _ask(self) -> float | None:
+        """Asks once; returns the seconds until the next time, or None if there is nothing more to hear.
 
-        Returns the seconds until the next time, or None if there is nothing more to hear. Raises MetadataError if the
-        server does not answer as it should.
+        Raises MetadataError if the server does not answer as it should.
         """
 
-    def _run(self, stopping: Stopping) -> None:
+    def _run(self) -> None:
         failing_since: float | None = None
         try:
             while True:
                 try:
-                    pause = self._ask(stopping)
+                    pause = self._ask()
                 except MetadataError as error:
                     pause = self._backoff.next()
                     if failing_since is None:
@@ -114,11 +107,9 @@ class PollingSource(abc.ABC):
                         )
                 if pause is None:
                     return
-                stopping.wait(pause)
+                self._stopping.wait(pause)
         except Stopped:
             return
-        finally:
-            stopping.close()
 
 
 EARLY = "signal before fit"
@@ -140,11 +131,11 @@ class EarlyNotices(PollingSource):
         self._look = look
         self._left = _EARLY_LOOKS
 
-    def _ask(self, stopping: Stopping) -> float | None:
+    def _ask(self) -> float | None:
         self._left -= 1
         if (since := self._look(_EARLY_SECONDS)) is None:
             return 0.0 if self._left else None
-        stopping.wait(0.0)  # After the end of the fit, nobody is told.
+        self._stopping.wait()  # After the end of the fit, nobody is told.
         self._on_notice(early_notice(since))
         return None
 
@@ -196,7 +187,7 @@ class PolledNotices(PollingSource):
         if self._watcher.is_alive() and threading.current_thread() is not self._watcher:
             self._watcher.join(_STOP_SECONDS / 2)
 
-    def _ask(self, stopping: Stopping) -> float | None:
+    def _ask(self) -> float | None:
         self._calling_since = time.monotonic()
         try:
             returned = self._function()
@@ -213,8 +204,7 @@ class PolledNotices(PollingSource):
         finally:
             self._calling_since = None
         self._backoff.reset()
-        if stopping.is_set:
-            return None
+        self._stopping.wait()
         truth = _as_bool(returned)
         if truth:
             self._over.set()

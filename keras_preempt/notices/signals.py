@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 
 from keras_preempt.notices.interrupt import Interrupts
-from keras_preempt.notices.notice import Notice
+from keras_preempt.notices.notice import Notice, OnNotice
 from keras_preempt.process import first_process
 
 logger = logging.getLogger("keras_preempt")
@@ -43,8 +43,7 @@ LOOK_SECONDS = 1.0
 def parse_signals(names: Iterable[str | int | signal.Signals]) -> tuple[signal.Signals, ...]:
     """Turns names such as "SIGTERM", "TERM" or "SIGUSR1" into signals.
 
-    Raises:
-        ValueError: A name is not a signal, cannot be caught, or appears twice.
+    Raises ValueError if a name is not a signal, cannot be caught, or appears twice.
     """
     if isinstance(names, str):
         names = (names,)
@@ -123,13 +122,13 @@ class SignalNotices:
     def __init__(
         self,
         signals: Iterable[signal.Signals],
-        on_notice: Callable[[Notice], None],
+        on_notice: OnNotice,
         on_signal: Callable[[], None],
         on_replaced: Callable[[], None] = lambda: None,
         interrupts: Interrupts | None = None,
     ) -> None:
-        self._interrupts = interrupts
-        self._signals: tuple[signal.Signals, ...] = (*signals, *([signal.SIGINT] if interrupts else ()))
+        self._interrupts = {signal.SIGINT: interrupts} if interrupts else {}
+        self._signals: tuple[signal.Signals, ...] = (*signals, *self._interrupts)
         self._on_notice = on_notice
         self._on_signal = on_signal
         self._on_replaced = on_replaced
@@ -171,7 +170,7 @@ class SignalNotices:
         and is raised again for the earlier handler; it gives no notice.
         """
         self._stopped = True
-        if self._thread is None or os.getpid() != self._owner or not self.possible():
+        if self._thread is None or not self._may_set_handlers():
             return
         assert self._writer is not None
         assert self._reader is not None
@@ -189,7 +188,7 @@ class SignalNotices:
         Signals that the program itself handles are left to it. Main thread only.
         """
         kills = [number for number, earlier in self._earlier.items() if earlier in _KILLS]
-        if kills and self.possible() and os.getpid() == self._owner:
+        if kills and self._may_set_handlers():
             self._earlier.update(dict.fromkeys(kills, EndsWith(status, kills)))
 
     def look_again(self) -> None:
@@ -198,7 +197,7 @@ class SignalNotices:
         A Python handler that other code has set stays: the signal is heard through the descriptor all the same. The
         system's default action and SIG_IGN are replaced.
         """
-        if self._thread is None or self._stopped or os.getpid() != self._owner or not self.possible():
+        if self._thread is None or self._stopped or not self._may_set_handlers():
             return
         taken = self._take_descriptor()
         for number in self._replaced():
@@ -214,13 +213,14 @@ class SignalNotices:
         if taken:
             self._warn_of_taken_descriptor()
 
+    def _may_set_handlers(self) -> bool:
+        """Whether this is the main thread, and not of a forked child."""
+        return os.getpid() == self._owner and self.possible()
+
     def _replaced(self) -> list[signal.Signals]:
         """The signals whose handler is not ours any more, and should be."""
-        ours = (number for number in self._signals if not self._is_interrupt(number))
-        return [number for number in ours if signal.getsignal(number) != self._handle]
-
-    def _is_interrupt(self, number: int) -> bool:
-        return self._interrupts is not None and number == signal.SIGINT
+        kept = (number for number in self._signals if number not in self._interrupts)
+        return [number for number in kept if signal.getsignal(number) != self._handle]
 
     def _take_descriptor(self) -> bool:
         """Makes the wake-up descriptor ours; returns whether it was not. Takes no lock."""
@@ -229,6 +229,10 @@ class SignalNotices:
             return False
         self._earlier_fd, self._earlier_file = found, _file_of(found)
         return True
+
+    def _still_earlier_fd(self) -> int:
+        """The earlier descriptor; -1 if its owner has closed it, and it may be another file's by now."""
+        return self._earlier_fd if _file_of(self._earlier_fd) == self._earlier_file else -1
 
     def _warn_of_taken_descriptor(self) -> None:
         self._warn_once(
@@ -253,7 +257,7 @@ class SignalNotices:
                 continue
             if signal.getsignal(number) != self._handle:
                 continue  # Other code has set another one since.
-            if child and self._is_interrupt(number):
+            if child and number in self._interrupts:
                 # A terminal sends it to the children as well, and training needs those that read its data until it is
                 # saved. They end with this process.
                 handler = signal.SIG_IGN
@@ -274,8 +278,9 @@ class SignalNotices:
             signal.raise_signal(number)
             return
         taken = self._take_descriptor()
-        if self._interrupts is not None and self._is_interrupt(number):
-            self._interrupts.announced()
+        interrupts = self._interrupts.get(signal.Signals(number))
+        if interrupts is not None:
+            interrupts.announced()
         else:
             self._on_signal()
         if taken and self._writer is not None:
@@ -284,7 +289,6 @@ class SignalNotices:
 
     def _listen(self) -> None:
         assert self._reader is not None
-        wanted = {int(number): number for number in self._signals}
         self._reader.settimeout(LOOK_SECONDS)
         while True:
             try:
@@ -294,35 +298,34 @@ class SignalNotices:
                     self._on_replaced()
                 continue
             for byte in data:
-                self._hear(byte, wanted)
+                self._hear(byte)
             if not data or _STOP in data:
                 return
 
-    def _hear(self, byte: int, wanted: dict[int, signal.Signals]) -> None:
-        number = wanted.get(byte & ~_BY_HANDLER)
-        if number is not None and self._is_interrupt(number) and signal.getsignal(number) != self._handle:
+    def _hear(self, byte: int) -> None:
+        heard = byte & ~_BY_HANDLER
+        number = next((each for each in self._signals if each == heard), None)
+        if number in self._interrupts and signal.getsignal(number) != self._handle:
             number = None  # Other code has taken it, and decides what it means.
+        for_others = byte != 0 and (
+            number is None or number in self._replaced()
+        )  # Now: the notice may stop this.
         if number is not None and not self._stopped:
             if byte & _BY_HANDLER:
                 self._warn_of_taken_descriptor()
             try:
-                if self._interrupts is not None and self._is_interrupt(number):
-                    self._interrupts.heard()
+                if number in self._interrupts:
+                    self._interrupts[number].heard()
                 else:
                     self._on_notice(Notice("signal", number.name, time.time()))
             except Exception:  # Whatever it is, the next signal must be heard.
                 logger.exception("%s was heard, and could not be acted on.", number.name)
-        descriptor = self._still_earlier_fd()
-        if byte and descriptor >= 0 and (number is None or number in self._replaced()):
+        if for_others and (descriptor := self._still_earlier_fd()) >= 0:
             # Wakes the library (asyncio, say) whose descriptor was there before, as it was woken before.
             try:
                 os.write(descriptor, bytes([byte]))
             except OSError as error:
                 logger.debug("The earlier wake-up descriptor is gone: %s", error)
-
-    def _still_earlier_fd(self) -> int:
-        """The earlier descriptor; -1 if its owner has closed it, and it may be another file's by now."""
-        return self._earlier_fd if _file_of(self._earlier_fd) == self._earlier_file else -1
 
 
 class EndsWith:

@@ -100,7 +100,7 @@ def test_the_steps_of_a_drill_are_those_of_its_record(tmp_path: Path) -> None:
     lines = [{"what": "begin", "step": 5}, {"what": "at", "step": 12}]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (tmp_path / "00002.w00001.jsonl").write_text(text + '{"what": "at", "st')
-    steps = recorded_steps({environment.DRILL_RECORD: str(tmp_path)}, 2)
-    assert steps(1) == 12
-    assert steps(0) is None
-    assert recorded_steps({}, 2)(1) is None
+    of_drill = {environment.DRILL_RECORD: str(tmp_path)}
+    assert recorded_steps(of_drill, 2, 1) == 12
+    assert recorded_steps(of_drill, 2, 0) is None
+    assert recorded_steps({}, 2, 1) is None

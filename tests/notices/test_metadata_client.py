@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import select
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -25,15 +23,13 @@ from tests.notices.raw_server import RawServer
 
 
 @pytest.fixture
-def stopping() -> Iterator[Stopping]:
-    stopping = Stopping()
-    yield stopping
-    stopping.close()
+def stopping() -> Stopping:
+    return Stopping()
 
 
 def ask(server: RawServer, stopping: Stopping, timeout: float = 10.0) -> Answer:
     address = parse_address(server.address, "test")
-    return MetadataClient(address).ask("/a?b=c", stopping, headers={"X": "y"}, timeout=timeout)
+    return MetadataClient(address, stopping).ask("/a?b=c", headers={"X": "y"}, timeout=timeout)
 
 
 @contextmanager
@@ -94,23 +90,12 @@ def test_whatever_bytes_come_they_are_an_answer_or_an_error(said, head):
                     read()
     except MetadataError:
         pass
-    finally:
-        stopping.close()
 
 
 @pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nA: ", b"HTTP/1.1 200 OK\r\n\r\n", b"x"])
 def test_a_trickle_does_not_extend_the_time(stopping, head):
     with RawServer("trickle", head + b"x" * 1000) as server, fails("none in time"):
         ask(server, stopping, timeout=0.3)
-
-
-def test_what_is_ready_ends_a_wait_in_time_only(stopping):
-    one, other = socket.socketpair()
-    with one, other:
-        other.send(b"x")
-        stopping.wait_for(one, select.POLLIN, time.monotonic() + 30)
-        with pytest.raises(TimeoutError):
-            stopping.wait_for(one, select.POLLIN, time.monotonic() - 1)
 
 
 def test_silence_ends_in_time_and_with_the_word_to_stop(stopping):
@@ -131,7 +116,7 @@ def test_nobody_there_is_an_error(stopping):
         ask(server, stopping)
     for host in ("a..b", "x" * 300):
         with fails("Expected an answer"):
-            MetadataClient(Address(host)).ask("/", stopping, headers={}, timeout=10.0)
+            MetadataClient(Address(host), stopping).ask("/", headers={}, timeout=10.0)
 
 
 @pytest.mark.parametrize(

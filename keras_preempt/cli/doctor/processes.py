@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_preempt.cluster.leash import descendants
+from keras_preempt.cluster.keeper import descendants
 
 _GLANCES, _PAUSE = 5, 0.01  # How often a blocked signal is looked at again, and the seconds between
 _MANY = 50  # the most processes from the one that was started to the one that trains

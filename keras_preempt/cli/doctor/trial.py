@@ -16,7 +16,7 @@ from keras_preempt.cli.doctor.processes import Process, chain, look, training_pr
 from keras_preempt.cli.doctor.surroundings import is_ignored
 from keras_preempt.cli.doctor.watched import LastLines, Loops, Watched
 from keras_preempt.cluster import LocalCluster
-from keras_preempt.cluster.leash import descendants
+from keras_preempt.cluster.keeper import descendants
 from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.cluster.worker import LEFT_BEHIND
 from keras_preempt.notices.cloud import Grace

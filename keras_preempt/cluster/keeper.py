@@ -1,7 +1,7 @@
 """The keeper of one worker: starts its command, passes signals on, and ends everything that the command started.
 
-It runs as a script that imports nothing from the package: ``python -I -S leash.py <control socket>``. It stands between
-the launcher and the command as a small init does in a container, because some things can only be done from there:
+It runs as a script that imports nothing from the package: ``python -I -S keeper.py <control socket>``. It stands
+between the launcher and the command as a small init does in a container, because some things can only be done there:
 
 - When the launcher is gone, even after a SIGKILL that no handler of the launcher could see, the socket ends and the
   keeper kills whatever the command has started. If the keeper itself is killed, the kernel kills the command
@@ -11,7 +11,7 @@ the launcher and the command as a small init does in a container, because some t
 - The process that listens for notices need not be the one that was started: in ``sh -c 'python train.py; echo over'``
   the shell would die of a SIGTERM and the training process would never get it. That process names itself in a file
   (`keras_preempt.report.status`), and the signal goes to it. Until it has done so, the signal goes to the command.
-- A process need not end of a SIGTERM that it does not listen for: ``jax.distributed.initialize`` installs a handler of
+- A process need not end at a SIGTERM that it does not listen for: ``jax.distributed.initialize`` installs a handler of
   its own, after which nothing happens. If such a process listens later, it is told again. If it does not within the
   time that the launcher names, it is killed. One that has said that it listens is never killed for being slow.
 
@@ -42,15 +42,15 @@ TO_COMMAND = 128
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 
-_SETTLE = (
-    0.5  # seconds for the helpers of a process that has ended (multiprocessing has some) to end by themselves
-)
-_WRAP_UP = 10.0  # seconds for a shell script to end after the training process that was told to stop
-_SAVING = 600.0  # seconds for a training process whose shell has died to save
-_TELLINGS = 2  # training processes, one after the other, that are told to stop and waited for
-_TERMINATED = 5.0  # seconds between SIGTERM and SIGKILL for what is left
-_AGAIN = 0.1  # seconds between two looks at what cannot be waited for
-_UNKILLABLE = 20.0  # seconds after SIGKILL: a process that still exists hangs in the kernel
+# All in seconds.
+_SETTLE = 0.5  # for the helpers of a process that has ended (multiprocessing has some) to end by themselves
+_WRAP_UP = 10.0  # for a shell script to end after the training process that was told to stop
+_SAVING = 600.0  # for a training process whose shell has died to save
+_TERMINATED = 5.0  # between SIGTERM and SIGKILL for what is left
+_AGAIN = 0.1  # between two looks at what cannot be waited for
+_UNKILLABLE = 20.0  # after SIGKILL: a process that still exists hangs in the kernel
+
+_MOST_TOLD = 2  # training processes, one after the other, that are told to stop and waited for
 
 _USERS = (signal.SIGUSR1, signal.SIGUSR2)  # A scheduler's notice, if training listens for it.
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *_USERS)
@@ -70,23 +70,22 @@ class _Keeper:
         self._main_code = 0
         self._told = 0  # The training process that was told to stop; 0: none.
         self._told_at = 0.0
-        self._tellings = 0
+        self._told_count = 0
         self._told_gone: float | None = None
         self._wrapper_told = False
         self._wanted = 0  # A signal that came before a training process was known.
         self._terminated_at: float | None = None  # Since when the command has had a SIGTERM.
         self._unheard = False  # It was killed since nothing in it listened.
-        self._orphans: dict[int, int] = {}
+        self._orphans: dict[int, int] = {}  # Exit codes of descendants that became children of the keeper.
         self._reported = False
         # Before the command starts, so that none of its descendants is missed.
         if sys.platform == "linux":
             _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         inherited = {number: signal.getsignal(number) for number in _NOT_THE_KEEPERS}
-        self._wakeup, writer = socket.socketpair()
+        self._wakeup, self._writer = socket.socketpair()
         self._wakeup.setblocking(False)
-        writer.setblocking(False)
-        self._writer = writer
-        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        self._writer.setblocking(False)
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         # Held back, so that one that the child gets before it has become the command waits for it and is not lost.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_THE_KEEPERS)
@@ -107,22 +106,19 @@ class _Keeper:
             patience = self._advance()
             if self._killing is not None and time.monotonic() - self._killing > _UNKILLABLE:
                 break
-            self._listen(patience)
+            sources = [self._wakeup] if self._killing is not None else [self._wakeup, self._control]
+            ready, _, _ = select.select(sources, [], [], patience)
+            if self._wakeup in ready:
+                with contextlib.suppress(BlockingIOError):
+                    self._wakeup.recv(4096)
+            if self._control in ready:
+                try:
+                    numbers = self._control.recv(4096)
+                except OSError:
+                    numbers = b""
+                for number in numbers or bytes([KILL_ALL]):
+                    self._obey(number)
         self._report()
-
-    def _listen(self, patience: float | None) -> None:
-        sources = [self._wakeup] if self._killing is not None else [self._wakeup, self._control]
-        ready, _, _ = select.select(sources, [], [], patience)
-        if self._wakeup in ready:
-            with contextlib.suppress(BlockingIOError):
-                self._wakeup.recv(4096)
-        if self._control in ready:
-            try:
-                numbers = self._control.recv(4096)
-            except OSError:
-                numbers = b""
-            for number in numbers or bytes([KILL_ALL]):
-                self._obey(number)
 
     def _obey(self, number: int) -> None:
         command = self._main if self._main_ended is None else 0
@@ -149,7 +145,7 @@ class _Keeper:
     def _tell(self, trainer: int, number: int) -> None:
         if trainer != self._told:
             self._told, self._told_at = trainer, time.monotonic()
-            self._tellings += 1
+            self._told_count += 1
         _send(trainer, number)
 
     def _advance(self) -> float | None:
@@ -159,13 +155,13 @@ class _Keeper:
             self._send_all(signal.SIGKILL)
             return _AGAIN
         if self._main_ended is None:
-            return self._beside_the_command(now)
+            return self._while_the_command_runs(now)
         if now < self._main_ended + _SETTLE:
             return self._main_ended + _SETTLE - now
-        return self._after(now)
+        return self._end_what_is_left(now)
 
-    def _beside_the_command(self, now: float) -> float | None:
-        """While the command runs: ends it if nothing in it listens, or some time after the training process in it."""
+    def _while_the_command_runs(self, now: float) -> float | None:
+        """Ends the command if nothing in it listens, or some time after the training process in it."""
         if not self._wanted:
             return None
         trainer = self._trainer()
@@ -175,26 +171,25 @@ class _Keeper:
             return None
         if trainer and not self._told:
             self._tell(trainer, self._wanted)  # The shell has not passed the signal on.
-        if not self._told and self._goes_unheard(now):
-            self._unheard, self._killing = True, now
-            self._say(f"unheard {self._unheard_grace:g}")
-            return 0.0
-        if not self._told or trainer == self._told:
+        if not self._told:
+            if self._terminated_at is not None and now >= self._terminated_at + self._unheard_grace:
+                self._unheard, self._killing = True, now
+                self._say(f"unheard {self._unheard_grace:g}")
+                return 0.0
+            return _AGAIN
+        if trainer == self._told:
             return _AGAIN
         self._told_gone = self._told_gone or now
-        return self._after(now) if now >= self._told_gone + _WRAP_UP else _AGAIN
+        return self._end_what_is_left(now) if now >= self._told_gone + _WRAP_UP else _AGAIN
 
-    def _goes_unheard(self, now: float) -> bool:
-        return self._terminated_at is not None and now >= self._terminated_at + self._unheard_grace
-
-    def _after(self, now: float) -> float:
-        """Ends what is left. The training process saves first, and keeps its children until then."""
+    def _end_what_is_left(self, now: float) -> float:
+        """The training process saves first, and keeps its children until then."""
         if self._main_ended is None and not self._wrapper_told:
             self._wrapper_told = True
             _send(self._main, signal.SIGTERM)  # It may be a loop that starts the training again and again.
         trainer = self._trainer()
         if trainer and self._terminating is None:
-            if trainer != self._told and self._tellings < _TELLINGS:
+            if trainer != self._told and self._told_count < _MOST_TOLD:
                 self._tell(trainer, self._wanted or signal.SIGTERM)
             if trainer == self._told and now < self._told_at + _SAVING:
                 return _AGAIN
@@ -209,6 +204,7 @@ class _Keeper:
         return _AGAIN
 
     def _send_all(self, number: int) -> list[str]:
+        """Signals all descendants; returns their names, without the command's."""
         found = descendants(os.getpid())
         if found is None:
             with contextlib.suppress(OSError):
@@ -219,7 +215,7 @@ class _Keeper:
         return [f"{name} ({pid})" for pid, name in found.items() if pid != self._main]
 
     def _trainer(self) -> int:
-        """Returns the process that said that it listens, if it is a living descendant; otherwise 0."""
+        """The process that said that it listens, if it is a living descendant; otherwise 0."""
         if not self._listening:
             return 0
         try:
@@ -268,35 +264,6 @@ class _Keeper:
             self._control.sendall(f"{line}\n".encode())
 
 
-def descendants(root: int) -> dict[int, str] | None:
-    """Returns the descendants of a process, without zombies.
-
-    Args:
-        root: A process id.
-
-    Returns:
-        Their names by process id; None where the system has no /proc.
-    """
-    if _look(os.getpid()) is None:
-        return None
-    children: dict[int, list[tuple[int, _Process]]] = {}
-    for pid, process in _processes():
-        children.setdefault(process.parent, []).append((pid, process))
-    found: dict[int, str] = {}
-    parents = [root]
-    while parents:
-        for pid, process in children.pop(parents.pop(), []):
-            parents.append(pid)
-            if process.state != "Z":
-                found[pid] = process.name
-    return found
-
-
-def of_session(session: int) -> list[int]:
-    """Returns the processes of a session, without zombies; none where the system has no /proc."""
-    return [pid for pid, process in _processes() if process.session == session and process.state != "Z"]
-
-
 class _Process(NamedTuple):
     """What proc(5) says of a process; `since` is in clock ticks from the boot to its start."""
 
@@ -318,6 +285,35 @@ def _look(pid: int) -> _Process | None:
         return None
 
 
+def _processes() -> Iterator[tuple[int, _Process]]:
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc"):
+            if name.isdecimal() and (process := _look(int(name))) is not None:
+                yield int(name), process
+
+
+def descendants(root: int) -> dict[int, str] | None:
+    """The names of the descendants of a process by their ids, without zombies; None if the system has no /proc."""
+    if _look(os.getpid()) is None:
+        return None
+    children: dict[int, list[tuple[int, _Process]]] = {}
+    for pid, process in _processes():
+        children.setdefault(process.parent, []).append((pid, process))
+    found: dict[int, str] = {}
+    parents = [root]
+    while parents:
+        for pid, process in children.pop(parents.pop(), []):
+            parents.append(pid)
+            if process.state != "Z":
+                found[pid] = process.name
+    return found
+
+
+def of_session(session: int) -> list[int]:
+    """The processes of a session, without zombies; none where the system has no /proc."""
+    return [pid for pid, process in _processes() if process.session == session and process.state != "Z"]
+
+
 def _handles(pid: int, number: int) -> bool:
     """Whether a process has a handler for a signal; False where the system does not say."""
     try:
@@ -326,13 +322,6 @@ def _handles(pid: int, number: int) -> bool:
         return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
     except (OSError, ValueError, IndexError, StopIteration):
         return False
-
-
-def _processes() -> Iterator[tuple[int, _Process]]:
-    with contextlib.suppress(OSError):
-        for name in os.listdir("/proc"):
-            if name.isdecimal() and (process := _look(int(name))) is not None:
-                yield int(name), process
 
 
 def _send(pid: int, number: int) -> None:
