@@ -21,14 +21,13 @@ from keras_preempt.notices.termination import TerminationConfig, check_no_argume
 from keras_preempt.process import log
 from keras_preempt.report.delivery import OnEvent, check
 from keras_preempt.state import input_size
-from keras_preempt.training import reading
-from keras_preempt.training.beginning import begin
+from keras_preempt.training.beginning import Options, start
 from keras_preempt.training.fit import Fit
-from keras_preempt.training.options import Options
 from keras_preempt.training.propagation import tell_uncaught_loss
 from keras_preempt.training.requests import interval
 from keras_preempt.training.resuming import ResumedFrom
 from keras_preempt.training.schedule import chosen
+from keras_preempt.training.startup import reads_together
 
 logger = logging.getLogger("keras_preempt")
 
@@ -104,7 +103,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         check_no_arguments("save_fn", config.save_fn)
         look = interval(save_on_request, store)
         check(on_event)
-        together = reading.together(store)
+        together = reads_together(store)
         self._options = Options(
             store,
             staging_dir,
@@ -166,7 +165,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         """Agrees with the other workers on a checkpoint and resumes from it."""
         self._fit = self.resumed = None
         last = _Last()
-        self._fit = last.fit = begin(self.model, self, last, self._options)
+        self._fit = last.fit = start(self.model, self, last, self._options)
         self.resumed = self._fit.resumed
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -175,7 +174,7 @@ class PreemptionCallback(keras.callbacks.Callback):
             self._fit.epoch_begins(epoch)
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """A boundary, counted here: a call less in every step."""
+        """Counts the step inline, which saves one call per step."""
         fit = self._fit
         if fit is not None:
             runtime = fit.runtime
@@ -206,7 +205,7 @@ class PreemptionCallback(keras.callbacks.Callback):
             self._fit.validation_step_begins(batch)
 
     def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Nothing; spares the detour through the base class."""
+        """No-op: faster than the base class."""
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """The validation is over, if it belongs to the fit."""
@@ -214,7 +213,7 @@ class PreemptionCallback(keras.callbacks.Callback):
             self._fit.validation_ends()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Training is over and saved: ends what was started for it."""
+        """Nothing left to train: cleans up."""
         if self._fit is not None:
             self._fit.training_ends()
             self._fit = None
@@ -247,13 +246,13 @@ class _Last(keras.callbacks.Callback):
         self.fit.training_has_ended()
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Nothing; spares the detour through the base class."""
+        """No-op: faster than the base class."""
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Nothing; spares the detour through the base class."""
+        """No-op: faster than the base class."""
 
     def on_test_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Nothing; spares the detour through the base class."""
+        """No-op: faster than the base class."""
 
     def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Nothing; spares the detour through the base class."""
+        """No-op: faster than the base class."""

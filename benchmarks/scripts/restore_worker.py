@@ -23,11 +23,11 @@ from google.api_core.client_info import ClientInfo  # noqa: E402
 from google.cloud import storage  # noqa: E402
 
 from keras_preempt.backend.seam import backend  # noqa: E402
-from keras_preempt.checkpoint.other_workers import Setup, load_for  # noqa: E402
-from keras_preempt.checkpoint.reader import Loaded, committed  # noqa: E402
+from keras_preempt.checkpoint.other_workers import Setup, load_for, load_with  # noqa: E402
+from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Reading, committed  # noqa: E402
 from keras_preempt.checkpoint.storage.gcs import GcsStore  # noqa: E402
 from keras_preempt.training.handshake import START_TIMEOUT, Handshake  # noqa: E402
-from keras_preempt.training.reading import read_share  # noqa: E402
+from keras_preempt.training.startup import Share  # noqa: E402
 
 size, folder = int(sys.argv[1]), sys.argv[2]
 here = backend().place(strategy)
@@ -45,6 +45,11 @@ gather = backend().gather(here, START_TIMEOUT)
 expected = state(size)
 
 
+def read_share(info: CheckpointInfo, own: tuple[int, int]) -> Share:
+    reading = Reading(store, info, share=own)
+    return Share(load_with(reading, info, own[0], setup), reading, gather, contextlib.nullcontext)
+
+
 def restore(way: str, handshake: Handshake) -> Loaded | None:
     info = committed(store)[0]
     if way == "read":
@@ -53,7 +58,7 @@ def restore(way: str, handshake: Handshake) -> Loaded | None:
     share, _ = handshake.agree(
         "read",
         info.directory,
-        lambda: read_share(store, info, own, setup, gather, contextlib.nullcontext),
+        lambda: read_share(info, own),
         lambda share: share.plan,
     )
     return share and handshake.agree("exchange", info.directory, share.exchange)[0]

@@ -1,7 +1,7 @@
 """One worker in the rounds of one fit: a `Member`, the lock that guards it, and the thread that answers for it.
 
 The *watcher* thread sits in one blocking wait on the key of the next call, answers it for the main thread, and brings
-the plan back. What the messages mean and why nobody passes the target or waits for ever is told in `alignment`.
+the plan back. What the messages mean and why nobody passes the target or waits forever is explained in `alignment`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from keras_preempt.agreement import rounds
-from keras_preempt.agreement.alignment import Decision, State
+from keras_preempt.agreement.alignment import Decision, State, abort_plan, make_plan
 from keras_preempt.agreement.coordinator import CoordinationLost, CoordinationTimeout, Coordinator
 from keras_preempt.agreement.grace import Notice, Standing
 from keras_preempt.agreement.member import (
@@ -23,15 +22,24 @@ from keras_preempt.agreement.member import (
     Request,
     Withdrawn,
 )
-from keras_preempt.agreement.messages import Failure, Plan, Position, ProtocolError
-from keras_preempt.agreement.rounds import Rounds
+from keras_preempt.agreement.messages import At, Call, Failure, Plan, Position, ProtocolError, key
 from keras_preempt.process.garbage import GarbageCollection
 
 logger = logging.getLogger("keras_preempt")
 
+ALIGNMENT_TIMEOUT = 30.0
+"""Seconds that one message of a round may take. Answers come from watcher threads, not from training, so
+that they take milliseconds; only a dead or stopped process takes longer."""
+
+PLAN_MARGIN = 5.0
+"""Seconds by which the others wait longer for a plan than the caller waits for their answers."""
+
+LEADER_WAIT = 5.0
+"""Seconds that the coordination leader waits for the others to leave first: without it their calls fail."""
+
 
 class MainThread(Protocol):
-    """What the main thread shares with the watcher without a lock; see `alignment`.
+    """What a fit shares with its watcher; the attributes without a lock, see `alignment`.
 
     Attributes:
         entered: Boundaries entered since the fit began. The main thread adds one at each, BEFORE it reads
@@ -45,17 +53,21 @@ class MainThread(Protocol):
     attention: bool
     every_boundary: bool
 
+    def reserve(self) -> float:
+        """Seconds before a deadline by which the last round has to be called."""
+
+    def aligned(self, seconds: float) -> None:
+        """A round took this long, from its call to its plan."""
+
 
 class Delegate:
     """Takes part in the rounds of one fit.
 
     Args:
-        main: The main thread's counter and flags.
+        main: The fit.
         coordinator: How the workers talk to each other.
         fit: The number of this fit in this process; the same on every worker.
         grace: See `grace.Standing`.
-        reserve: Returns the seconds before a deadline by which the last round has to be called.
-        aligned: Told how many seconds a round took, from its call to its plan.
         tell: Writes an event.
         clock: Returns monotonic seconds.
 
@@ -71,19 +83,16 @@ class Delegate:
         coordinator: Coordinator,
         fit: int,
         grace: float | None,
-        reserve: Callable[[], float],
-        aligned: Callable[[float], None],
         tell: Callable[..., None],
         clock: Callable[[], float],
     ) -> None:
         self.changed = threading.Condition()
         self.fatal: str | None = None
         self._main = main
-        self._reserve = reserve
-        self._aligned = aligned
+        self._coordinator = coordinator
+        self._fit = fit
         self._tell = tell
         self._clock = clock
-        self._rounds = Rounds(coordinator, fit, clock)
         self.member = Member(coordinator.member, Standing(grace))
         self._stopped = False
         self._garbage = GarbageCollection()
@@ -94,23 +103,20 @@ class Delegate:
         self.ask(self.member.start)
         self._watcher.start()
 
-    def ask(self, step: Callable[[float, float], Request | None]) -> None:
-        """Lets the member take a step, and tells the others what it asks for.
-
-        Args:
-            step: A method of `member`; it is given the present and the reserve.
-        """
+    def ask(self, step: Callable[[float, float], Request | None]) -> Request | None:
+        """Lets the member take a step, a method of it, and tells the others what it asks for; returns that."""
         with self.changed:
-            request = step(self._clock(), self._reserve())
+            request = step(self._clock(), self._main.reserve())
             self.update()
         self._put(request)
+        return request
 
     # -- Notices ------------------------------------------------------------------------------------
 
     def notify(self, notice: Notice) -> Heard:
         """Takes a notice, calls for it if need be, and returns what it means."""
         with self.changed:
-            heard, request = self.member.notify(notice, self._clock(), self._reserve())
+            heard, request = self.member.notify(notice, self._clock(), self._main.reserve())
             self.update()  # The countdown has to look at its time again.
         self._put(request)
         return heard
@@ -118,7 +124,7 @@ class Delegate:
     def interrupt(self) -> Heard:
         """The user interrupts this worker: calls for that if need be, and returns what it means."""
         with self.changed:
-            heard, request = self.member.interrupt(self._clock(), self._reserve())
+            heard, request = self.member.interrupt(self._clock(), self._main.reserve())
             self.update()
         self._put(request)
         return heard
@@ -133,21 +139,18 @@ class Delegate:
     def due(self) -> float | None:
         """When the countdown calls, as it looks now; None for never, or not before something changes."""
         with self.changed:
-            return self.member.due(self._reserve())
+            return self.member.due(self._main.reserve())
 
     # -- The main thread ----------------------------------------------------------------------------
 
     def hold(self, position: Position) -> Plan | None:
         """Holds the main thread at a boundary until it is known what to do there.
 
-        Returns:
-            The plan, if this is where to act on it; None to train on.
-
-        Raises:
-            ProtocolError: The fit has passed the boundary that was agreed on.
+        Returns the plan, if this is where to act on it; None to train on. Raises ProtocolError if the fit has passed
+        the boundary that was agreed on.
         """
         # The watcher bounds every wait of a round; this bound only guards against a watcher that died.
-        limit = self._clock() + 4 * rounds.ALIGNMENT_TIMEOUT
+        limit = self._clock() + 4 * ALIGNMENT_TIMEOUT
         with self.changed:
             self.member.hold(position)
             while (decision := self.member.let_go(self._main.entered)) is Decision.HOLD:
@@ -162,7 +165,7 @@ class Delegate:
         """Holds the main thread at the last boundary; returns None if no agreement is possible."""
         with self.changed:
             # A signal came in the last step, and its notice is not here yet: the plan should know of it.
-            limit = self._clock() + rounds.ALIGNMENT_TIMEOUT
+            limit = self._clock() + ALIGNMENT_TIMEOUT
             while self.member.awaits_call and self._clock() < limit:
                 self._wait_for_change(limit)
         plan = None
@@ -178,16 +181,22 @@ class Delegate:
     def leave(self, seconds: float | None) -> None:
         """The fit is over for this worker. The coordination leader leaves last, after at most 5 s.
 
-        Args:
-            seconds: Until this machine goes; None if nobody has said.
+        `seconds` are left until this machine goes; None if nobody has said.
         """
         with self.changed:
             self.member.leave()
             self.update()
         if self.member.last or self.fatal is not None:
             return
+        number, me = self.member.round, self.member.index
         try:
-            self._rounds.leave_last(self.member.round, seconds)
+            if me != 0:
+                self._coordinator.put_if_absent(self._key(number, "left", me), "1")
+                return
+            limit = self._clock() + (LEADER_WAIT if seconds is None else min(LEADER_WAIT, seconds))
+            for other in range(1, self._coordinator.members):
+                wait = max(0.001, limit - self._clock())
+                self._coordinator.wait_for(self._key(number, "left", other), wait)
         except (CoordinationTimeout, CoordinationLost) as error:
             logger.debug("The others did not say that they left: %s", error)
 
@@ -206,7 +215,7 @@ class Delegate:
             # Where a call stands in this round the watcher is not waiting for one, and this does nothing.
             told = self._put(request)
             # Every wait of the watcher ends by then; but for one that only the call ends, which nobody has taken.
-            self._watcher.join(timeout=2 * rounds.ALIGNMENT_TIMEOUT + 10 if told else 1)
+            self._watcher.join(timeout=2 * ALIGNMENT_TIMEOUT + 10 if told else 1)
 
     # -- The watcher --------------------------------------------------------------------------------
 
@@ -221,7 +230,8 @@ class Delegate:
 
     def _one_round(self) -> bool:
         number = self.member.round
-        call = self._rounds.wait_for_call(number)
+        text = self._coordinator.wait_for(self._key(number, "call"), None)
+        call = Failure.decode(text) or Call.decode(text)
         began = self._clock()
         with self.changed:
             self.member.hear(call)
@@ -231,13 +241,13 @@ class Delegate:
                 self._say_lost(str(call) if own else f"worker {call.member} has left its fit: {call}")
                 return False
             answer = self.member.answer(self._main.entered)
-        self._rounds.answer(number, answer)
+        self._coordinator.put_if_absent(self._key(number, "at", answer.member), answer.encode())
         if call.member == self.member.index:
-            self._rounds.publish_plan(number, call)
-        plan = self._rounds.wait_for_plan(number, call)
-        self._aligned(self._clock() - began)
+            self._publish_plan(number, call)
+        plan = self._wait_for_plan(number, call)
+        self._main.aligned(self._clock() - began)
         with self.changed:
-            request = self.member.take(plan, self._clock(), self._reserve())
+            request = self.member.take(plan, self._clock(), self._main.reserve())
             self.update()
         if plan.abort is not None:
             self._tell("abort", reason=plan.abort)
@@ -263,8 +273,38 @@ class Delegate:
                 self.changed.wait()
             again = self.member.open and self.member.state is State.LISTENING
         if again and number > 0 and plan.writers[0] == self.member.index:
-            self._rounds.forget(number - 1)  # All have answered in this one, so all have left that.
+            self._coordinator.delete(
+                self._key(number - 1)
+            )  # All have answered in this one, so all have left that.
         return again
+
+    def _publish_plan(self, number: int, call: Call) -> None:
+        """Gathers every answer and puts the plan; an aborted one if a member does not answer."""
+        members = range(self._coordinator.members)
+        limit = self._clock() + ALIGNMENT_TIMEOUT
+        answers: list[At] = []
+        try:
+            for member in members:
+                left = max(0.001, limit - self._clock())
+                answers.append(At.decode(self._coordinator.wait_for(self._key(number, "at", member), left)))
+            plan = make_plan(call, answers, members)
+        except CoordinationTimeout:
+            plan = abort_plan(call, f"worker {len(answers)} did not answer within {ALIGNMENT_TIMEOUT:.0f} s")
+        self._coordinator.put_if_absent(self._key(number, "plan"), plan.encode())
+
+    def _wait_for_plan(self, number: int, call: Call) -> Plan:
+        """Waits for the plan; aborts the round if none comes. CoordinationTimeout: not even that gets through."""
+        try:
+            text = self._coordinator.wait_for(self._key(number, "plan"), ALIGNMENT_TIMEOUT + PLAN_MARGIN)
+        except CoordinationTimeout:
+            # Plan or abort: whatever is inserted first holds for everyone.
+            plan = abort_plan(call, f"worker {call.member} called, and then made no plan")
+            self._coordinator.put_if_absent(self._key(number, "plan"), plan.encode())
+            text = self._coordinator.wait_for(self._key(number, "plan"), ALIGNMENT_TIMEOUT)
+        return Plan.decode(text)
+
+    def _key(self, number: int, *rest: str | int) -> str:
+        return key(self._fit, number, *rest)
 
     # -- Shared -------------------------------------------------------------------------------------
 
@@ -300,7 +340,7 @@ class Delegate:
         if request is None:
             return True
         try:
-            self._rounds.put(request)
+            self._coordinator.put_if_absent(self._key(request.round, "call"), request.call.encode())
         except CoordinationLost as error:
             self._lose(str(error))
             return False

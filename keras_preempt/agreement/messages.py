@@ -222,6 +222,14 @@ class Failure:
         return f"{self.type}: {self.text}" if self.type else self.text
 
 
+def key(fit: int, round: int, *rest: str | int) -> str:
+    """The key of a message, for example `keras_preempt/1/2/at/1` in round 2 of the first fit of each process.
+
+    `rest` is "call", "plan", or "at" and the member's index.
+    """
+    return "/".join(("keras_preempt", str(fit), str(round), *map(str, rest)))
+
+
 def _encode(message: Call | At | Plan) -> str:
     return json.dumps(asdict(message), separators=(",", ":"), allow_nan=False)
 

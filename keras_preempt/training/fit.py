@@ -1,6 +1,6 @@
 """One fit of one process: takes it from boundary to boundary, has it saved, and ends it.
 
-`beginning.begin` makes it, when the workers have agreed on how it begins. The hooks of Keras call it in pairs: the
+`beginning.start` makes it, when the workers have agreed on how it begins. The hooks of Keras call it in pairs: the
 callback of the user comes first among the callbacks of the fit, and a helper of ours last.
 """
 
@@ -10,11 +10,12 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import keras
 
-from keras_preempt.agreement.alignment import Kind, Plan, Position
+from keras_preempt.agreement.messages import Kind, Plan, Position
 from keras_preempt.backend.keras.callbacks import ProgressBar
 from keras_preempt.backend.keras.model_parts import steps_done
 from keras_preempt.process.exit_codes import EXIT_NOT_SAVED, exits_with
@@ -34,77 +35,64 @@ from keras_preempt.training.session import Session
 logger = logging.getLogger("keras_preempt")
 
 
+@dataclass(eq=False)
 class Fit:
     """One fit, ready for its first step.
 
-    Args:
+    Attributes:
         model: The model that is fitted.
-        turn: Which fit of the process it is.
+        slot: Which fit of the process it is.
         participant: This process among those that train together.
         session: The training state.
         saves: Its saves.
-        hook: What else looks at its boundaries.
         milestones: How far it has come, for the events.
         points: The same for TensorBoard.
         bar: The progress bar of Keras.
-        beginning: Where it stands.
-        resumed: Where it has resumed from; also an attribute.
-
-    Attributes:
+        position: Where it stands at first.
+        resumed: Where it has resumed from.
         logs: The logs of the last step, as callbacks are given them.
         step_ended: Takes the number of a batch of this epoch whose step has ended.
         runtime: Where boundaries are counted.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        turn: several_fits.Turn,
-        participant: Participant,
-        session: Session,
-        saves: Saves,
-        hook: Hook,
-        milestones: Milestones,
-        points: Points,
-        bar: ProgressBar,
-        beginning: Position,
-        resumed: ResumedFrom | None = None,
-    ) -> None:
-        self.resumed = resumed
+    model: keras.Model
+    slot: several_fits.FitSlot
+    participant: Participant
+    session: Session
+    saves: Saves
+    milestones: Milestones
+    points: Points
+    bar: ProgressBar
+    position: Position
+    resumed: ResumedFrom | None
+
+    def __post_init__(self) -> None:
+        session = self.session
         self.logs: Mapping[str, Any] | None = session.restored_logs
-        self._model = model
-        self._turn = turn
-        self._participant = participant
-        self.runtime = participant.runtime
-        self._status = participant.status
-        self._session = session
+        self.runtime = self.participant.runtime
         self.step_ended = session.steps.ended.append
-        self._saves = saves
-        self._hook = hook
-        self._milestones = milestones
-        self._points = points
-        self._bar = bar
-        self._epoch = beginning.epoch
+        self._status = self.participant.status
+        self._epoch = self.position.epoch
         self._epoch_entered = 0  # The number of the last boundary at which an epoch began, ...
         self._epoch_began = self._epoch_ended = self._test_began = 0.0  # ... and when that was left.
         self._interrupted = False  # By the plan under which the end is saved.
         self._snapshots = session.snapshot_taker()
-        if resumed is not None:
-            participant.explain = functools.partial(_explain, session.callbacks, hook)
-        self._look_again(beginning)
+        if self.resumed is not None:
+            self.participant.explain = functools.partial(_explain, session.callbacks, self.participant.hook)
+        self._schedule_look(self.position)
 
     # -- The hooks of fit. Those of a step add one and test a flag; nothing else while nothing happens. ----
 
     def epoch_begins(self, epoch: int) -> None:
         """A boundary; the first one after a resume hands the other callbacks their state back."""
         self._epoch = epoch
-        self._session.before_epoch()
+        self.session.before_epoch()
         self.runtime.entered += 1
         self._boundary("epoch", 0)
 
     def epoch_has_begun(self) -> None:
         """The other callbacks have begun the epoch."""
-        self._session.after_epoch_begin()
+        self.session.after_epoch_begin()
 
     def step_begins(self, batch: int) -> None:
         """A boundary that was counted, and at which there is something to look at."""
@@ -117,11 +105,11 @@ class Fit:
 
     def validation_begins(self) -> None:
         """A boundary."""
-        if self._milestones.awaits_step:  # All steps of the epoch were one execution.
-            self._passed(self._session.position(self._epoch, "validation", 0))
+        if self.milestones.awaits_step:  # All steps of the epoch were one execution.
+            self._passed(self.session.position(self._epoch, "validation", 0))
         self._snapshots.pauses()
-        self._session.before_validation()
-        self._mark(self._session.position(self._epoch, "validation", 0))
+        self.session.before_validation()
+        self._mark(self.session.position(self._epoch, "validation", 0))
         self.runtime.entered += 1
         if self.runtime.attention:
             self._boundary("validation", 0)
@@ -129,7 +117,7 @@ class Fit:
 
     def validation_has_begun(self) -> None:
         """The other callbacks have begun the validation."""
-        self._session.validation_began()
+        self.session.validation_began()
 
     def validation_step_begins(self, batch: int) -> None:
         """A boundary."""
@@ -142,29 +130,29 @@ class Fit:
 
     def validation_ends(self) -> None:
         """All batches of the validation have been gone through."""
-        self._session.validation_ended()
+        self.session.validation_ended()
 
     def epoch_ends(self) -> None:
         """The other callbacks end the epoch after this: the time that they take is part of the grace period."""
         self._snapshots.pauses()
-        self._session.epoch_ended()
+        self.session.epoch_ended()
         self._epoch_ended = time.monotonic()
 
     def epoch_has_ended(self, epoch: int) -> None:
         """The other callbacks have ended the epoch; if it was the last, training is over."""
-        self._bar.ended()
+        self.bar.ended()
         self.runtime.pace.paused(time.monotonic() - self._epoch_ended)
-        if epoch + 1 >= self._session.epochs or self._model.stop_training:
+        if epoch + 1 >= self.session.epochs or self.model.stop_training:
             self._finish(epoch + 1)
 
     def training_ends(self) -> None:
-        """Training is over and saved: ends what was started."""
-        self._session.nothing_to_train()
-        if self._milestones.awaits_step:  # No step was left either.
-            self._saves.after_start(True)
+        """Nothing left to train: cleans up."""
+        self.session.nothing_to_train()
+        if self.milestones.awaits_step:  # No step was left either.
+            self.saves.after_start(True)
         several_fits.leave_notices(self.runtime.notices)
-        self._status.finished = self._saves.fenced is None
-        self._participant.ending.end("training is over")
+        self._status.finished = self.saves.fenced is None
+        self.participant.ending.end("training is over")
 
     def training_has_ended(self) -> None:
         """The other callbacks have ended training too: the next fit is another one.
@@ -173,10 +161,10 @@ class Fit:
             Fenced: The end is not saved: a newer start of the job has the directory, and trains on from there.
             KeyboardInterrupt: The user has pressed Ctrl-C when it was too late to leave before the end.
         """
-        if (fenced := self._saves.fenced) is not None:
+        if (fenced := self.saves.fenced) is not None:
             exits_with(fenced, EXIT_NOT_SAVED)
             raise fenced
-        self._turn.ended(steps_done(self._model), self._session.size, self._session.callbacks.unsaved)
+        self.slot.ended(steps_done(self.model), self.session.size, self.session.callbacks.unsaved)
         if self._interrupted or self.runtime.interrupted:
             leaving.interrupt("training was over, and its end is saved.")
 
@@ -185,22 +173,18 @@ class Fit:
     def _boundary(self, phase: str, batch: int) -> None:
         """Looks closer at a boundary that was just entered; may not return.
 
-        Raises:
-            SystemExit: The checkpoint is saved and this process is to be started again.
-            Preempted: The same, and the user's exit_fn has returned.
+        Raises SystemExit when the checkpoint is saved and this process is to be started again, or Preempted, when the
+        user's exit_fn has returned.
         """
         runtime = self.runtime
-        position = self._session.arrive(self._epoch, phase, batch)
+        position = self.session.arrive(self._epoch, phase, batch)
         self._passed(position)
-        self._participant.listening.look_again()
         if self._epoch_entered and self._epoch_entered == runtime.entered - 1:
             runtime.pace.paused(time.monotonic() - self._epoch_began)
-        if runtime.every_boundary:
-            self._hook.boundary(position, self.logs)
-            runtime.every_boundary = self._hook.every_boundary
+        self.participant.look(position, self.logs)
         plan = runtime.boundary(position)
         if plan is None:
-            self._saves.scheduled(position)
+            self.saves.scheduled(position)
             if phase == "train":
                 self._take_snapshot()
             runtime.pace.leave(runtime.entered)
@@ -208,7 +192,7 @@ class Fit:
             self._save_and_train_on(plan, position)
         else:
             self._save_and_leave(plan, position)
-        self._look_again(position)
+        self._schedule_look(position)
         if phase == "epoch":
             self._mark(position)
             # Looks at its first batch as well: the countdown has to know how long an epoch takes to begin.
@@ -218,29 +202,29 @@ class Fit:
     def _mark(self, position: Position) -> None:
         """Remembers when the fit came here, so that a report can say how fast it went."""
         if position.step is not None:
-            self._participant.events.mark(position.step)
+            self.participant.events.mark(position.step)
 
     def _passed(self, position: Position) -> None:
-        if self._milestones.passed(position):
-            self._points.first_step(position.step or 0)
-            self._saves.after_start(False)
+        if self.milestones.passed(position):
+            self.points.first_step(position.step or 0)
+            self.saves.after_start(False)
 
     def _take_snapshot(self) -> None:
         """Takes a snapshot of the input if one is due; a notice may have to wait for that, and a save writes it."""
         if seconds := self._snapshots.boundary(self.runtime.entered):
             self.runtime.pace.snapshot_taken(seconds)
-            self.runtime.pace.to_save = self._session.size + self._snapshots.held
+            self.runtime.pace.to_save = self.session.size + self._snapshots.held
 
-    def _look_again(self, position: Position) -> None:
+    def _schedule_look(self, position: Position) -> None:
         """Sets the boundaries at which the schedule, and snapshots of the input, are looked at next."""
         runtime = self.runtime
-        self._due = self._saves.next_boundary(runtime.entered, position, self._session.steps_per_execution)
-        if self._milestones.awaits_step:
+        self._due = self.saves.next_boundary(runtime.entered, position, self.session.steps_per_execution)
+        if self.milestones.awaits_step:
             self._due = runtime.entered + 1
         runtime.due = min(self._due, self._snapshots.next_boundary())
 
     def _save_and_train_on(self, plan: Plan, position: Position) -> None:
-        self._status.spent("save", self._saves.in_background(plan, position))
+        self._status.spent("save", self.saves.in_background(plan, position))
         if plan.kind is Kind.PREEMPTED:
             self._call_save_fn()
         self.runtime.acted()
@@ -258,14 +242,14 @@ class Fit:
             self._call_save_fn()
         self._status.committed = saved.name
         if saved.name is None:
-            self._saves.tell_loss(plan, position, uncertain=saved.uncertain)
+            self.saves.tell_loss(plan, position, uncertain=saved.uncertain)
         what = f"its checkpoint is {saved.name or 'NOT saved'}. Start again to continue from it."
-        flush = functools.partial(self._session.leave, self.runtime.left)
-        self._participant.leave(plan, saved=saved.name, what=what, flush=flush)
+        flush = functools.partial(self.session.leave, self.runtime.left)
+        self.participant.leave(plan, saved=saved.name, what=what, flush=flush)
 
     def _save(self, plan: Plan, position: Position, given_up: Callable[[], bool] = lambda: False) -> Saved:
         self._status.aligned_at = time.time()
-        saved = self._saves.at_once(plan, position, given_up)
+        saved = self.saves.at_once(plan, position, given_up)
         self._status.spent("save", saved.seconds)
         self._status.committed_at = time.time()
         if saved.name is not None and plan.kind is not Kind.FINISHED:
@@ -278,38 +262,38 @@ class Fit:
         return saved
 
     def _call_save_fn(self) -> None:
-        if self._participant.termination.save_fn is not None:
-            self._saves.wait()
-            leaving.call_save_fn(self._participant.termination)
+        if self.participant.termination.save_fn is not None:
+            self.saves.wait()
+            leaving.call_save_fn(self.participant.termination)
 
     # -- The end -----------------------------------------------------------------------------------------
 
     def _finish(self, epochs_done: int) -> None:
         """The last boundary: everyone knows that training is over, and the finished run is saved."""
-        position = self._session.arrive(epochs_done, "end", 0)
-        if self._milestones.passed(position):
-            self._saves.after_start(False)
-        self._hook.finish(position, self.logs)
+        position = self.session.arrive(epochs_done, "end", 0)
+        if self.milestones.passed(position):
+            self.saves.after_start(False)
+        self.participant.hook.finish(position, self.logs)
         plan = self.runtime.finish(position)
         self._interrupted = plan is not None and plan.kind is Kind.INTERRUPTED
-        propagation = self._participant.propagation
+        propagation = self.participant.propagation
         saved = None if plan is None else self._save(plan, position, propagation.has_ended_elsewhere)
         if (saved is None or saved.name is None) and (failed := propagation.told()) is not None:
             raise failed
         if saved is not None:
             self._status.committed = saved.name
             self._status.saved = saved.name is not None
-        if self._saves.fenced is None:
-            self._participant.events.emit("finish", step=position.step)
+        if self.saves.fenced is None:
+            self.participant.events.emit("finish", step=position.step)
         self.runtime.leave()
-        self._points.finished(position.step or 0)
-        self._status.finished = self._saves.fenced is None
+        self.points.finished(position.step or 0)
+        self._status.finished = self.saves.fenced is None
 
     def abandon(self) -> None:
         """The fit was left by an exception that was not seen on its way."""
-        if not self._participant.ending.over:
-            self._participant.propagation.left()
-        self._participant.ending.end("its fit was left by an exception")
+        if not self.participant.ending.over:
+            self.participant.propagation.left()
+        self.participant.ending.end("its fit was left by an exception")
 
 
 def _explain(callbacks: CallbackStates, hook: Hook, error: BaseException) -> None:

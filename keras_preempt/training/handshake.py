@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from keras_preempt.agreement.coordinator import CoordinationLost, CoordinationTimeout, Coordinator
-from keras_preempt.agreement.messages import Failure
-from keras_preempt.agreement.rounds import key
+from keras_preempt.agreement.messages import Failure, key
 from keras_preempt.checkpoint.errors import CheckpointError, why_unusable
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_with, status_of
 
@@ -33,12 +32,7 @@ class WorkerMissing(StartError):
 
 
 class Handshake:
-    """One worker's side of the agreement.
-
-    Args:
-        coordinator: How the workers talk to each other.
-        fit: The number of this fit in this process.
-    """
+    """One worker's side of the agreement on how its process' fit number `fit` begins."""
 
     def __init__(self, coordinator: Coordinator, fit: int) -> None:
         self.coordinator = coordinator
@@ -51,8 +45,7 @@ class Handshake:
     def hear(self, name: str, who: int, patience: float | None = None) -> dict[str, Any]:
         """Waits for what a worker says under `name`, by default for `START_TIMEOUT`.
 
-        Raises:
-            StartError: It had an error, or did not say anything in time (`WorkerMissing`).
+        Raises `StartError` if that worker had an error, and `WorkerMissing` if it did not say anything in time.
         """
         patience = START_TIMEOUT if patience is None else patience
         try:
@@ -86,8 +79,13 @@ class Handshake:
             except CoordinationLost:
                 if status_of(error) is None:
                     raise
-                # Else the error says already that a worker is gone, and from where it is known.
+                # Else the error already says that a worker is gone, and how that is known.
             raise
+
+    def telling_of(self, stage: str) -> contextlib.AbstractContextManager[None]:
+        """Tells an error of this worker to those that wait for it in a stage."""
+        member = self.coordinator.member
+        return self.telling(f"{stage}/verdict" if member == 0 else f"{stage}/{member}")
 
     def agree(
         self,
@@ -96,7 +94,7 @@ class Handshake:
         call: Callable[[], Result],
         same: Callable[[Result], str] = lambda result: "",
         fails_by: tuple[type[Exception], ...] = (CheckpointError, OSError),
-    ) -> tuple[Result, None] | tuple[None, str]:
+    ) -> tuple[Result | None, str | None]:
         """Makes a call on all workers, which succeeds on all of them or on none.
 
         Args:
@@ -107,10 +105,9 @@ class Handshake:
             fails_by: The errors by which the call fails. Every other one ends the start of all workers.
 
         Returns:
-            What the call has returned here, or what was wrong on one of the workers.
+            What the call has returned here, and None; or None, and what was wrong on one of the workers.
         """
         member = self.coordinator.member
-        own, verdict = f"{stage}/{member}", f"{stage}/verdict"
         result: Result | None = None
         wrong, seen = None, ""
         with self.telling_of(stage):
@@ -125,28 +122,12 @@ class Handshake:
                     wrong = f"worker {other} sees other files in it than worker 0"
                 wrong = wrong or answer["wrong"]
         if member == 0:
-            self.say(verdict, {"wrong": wrong})
+            self.say(f"{stage}/verdict", {"wrong": wrong})
         else:
-            self.say(own, {"wrong": wrong, "seen": seen})
-            wrong = self.hear_leader(verdict)["wrong"]
-        if wrong is not None:
-            return None, str(wrong)
-        assert result is not None
-        return result, None
+            self.say(f"{stage}/{member}", {"wrong": wrong, "seen": seen})
+            wrong = self.hear_leader(f"{stage}/verdict")["wrong"]
+        return (result, None) if wrong is None else (None, str(wrong))
 
     def is_shared(self, stage: str, value: str) -> bool:
-        """Whether all workers say the same; each of them has to ask.
-
-        Args:
-            stage: Names the question, as nothing else in this start.
-            value: What this worker says.
-        """
-        _, differs = self.agree(stage, stage, lambda: value, same=str)
-        return differs is None
-
-    @contextlib.contextmanager
-    def telling_of(self, stage: str) -> Iterator[None]:
-        """Tells an error of this worker to those that wait in a stage for it."""
-        member = self.coordinator.member
-        with self.telling(f"{stage}/verdict" if member == 0 else f"{stage}/{member}"):
-            yield
+        """Whether all workers say the same in a stage; each of them has to ask."""
+        return self.agree(stage, stage, lambda: value, same=str)[1] is None

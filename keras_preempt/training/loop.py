@@ -12,15 +12,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from keras_preempt.agreement.alignment import Kind, Plan, Position
 from keras_preempt.agreement.coordinator import Coordinator
+from keras_preempt.agreement.messages import Kind, Plan, Position
 from keras_preempt.backend.place import Place
 from keras_preempt.backend.seam import LoopCheckpoints, backend
 from keras_preempt.notices.coordination_key import notice_of
 from keras_preempt.notices.termination import TerminationConfig
 from keras_preempt.process.words import counted
 from keras_preempt.report.delivery import OnEvent
-from keras_preempt.report.events import EventLog
 from keras_preempt.training import side_by_side
 from keras_preempt.training.hook import Hook
 from keras_preempt.training.participant import Ending, Participant
@@ -41,6 +40,8 @@ Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 class Loop:
     """One loop. It restores the latest checkpoint, and takes part in rounds from then on.
 
+    Raises whatever a restore can raise; everything that was started has ended then.
+
     Args:
         place: Which process this is.
         coordinator: How the workers talk to each other.
@@ -55,9 +56,6 @@ class Loop:
         runtime: Where the loop counts its boundaries.
         steps_at_start: The number of runs before this process began.
         resumed: What it has resumed from; None if there was nothing.
-
-    Raises:
-        BaseException: Whatever a restore can raise; everything that was started has ended then.
     """
 
     def __init__(
@@ -83,7 +81,7 @@ class Loop:
         with ending.on_error():
             # Counted downwards: the numbers from 1 are those of fits.
             self._participant = participant = Participant(
-                place, coordinator, EventLog(place.member), config, -self.number, ending, on_event=on_event
+                place, coordinator, config, -self.number, ending, on_event=on_event
             )
             self._emit = emit = participant.events.emit
             ending.add(lambda: emit("end", reason=ending.why, step=checkpoints.count.runs))
@@ -99,9 +97,9 @@ class Loop:
             runtime.pace.to_save = checkpoints.size()
             runtime.at_risk = self._at_risk
             participant.start()
-            self._hook = make_hook(place.member)
-            if self._hook.every_boundary or self._asks_tensorflow:
-                runtime.every_boundary = runtime.attention = True
+            # TensorFlow's own op is asked before each run, since it also sees what runs on the remote workers.
+            participant.always_looks = bool(place.workers) and backend().errors.check_preemption_is_linked()
+            participant.set_hook(make_hook(place.member))
             runtime.pace.leave(runtime.entered)
             participant.status.began_training()
 
@@ -120,21 +118,14 @@ class Loop:
     def boundary(self, arguments: Arguments) -> None:
         """Looks closer at a boundary that the loop has just entered; may not return.
 
-        Args:
-            arguments: For a save.
-
-        Raises:
-            SystemExit: The state is saved and this process is to be started again.
-            Preempted: The same, and the user's exit_fn has returned.
+        `arguments` are for a save. Raises SystemExit when the state is saved and this process is to be started again,
+        or Preempted, when the user's exit_fn has returned.
         """
         if self.over:
             return
         position = self._position()
-        self._participant.listening.look_again()
-        if self.runtime.every_boundary:
-            self._hook.boundary(position)
-            self.runtime.every_boundary = self._hook.every_boundary or self._asks_tensorflow
-        if self._asks_tensorflow:
+        self._participant.look(position)
+        if self._participant.always_looks:
             try:
                 backend().errors.check_preemption(None)
             except Exception as error:
@@ -155,22 +146,8 @@ class Loop:
         else:
             self._save_and_leave(plan, position, arguments)
 
-    @property
-    def _asks_tensorflow(self) -> bool:
-        """Whether TensorFlow's own op is asked before each run, which also sees what runs on the remote workers."""
-        return bool(self._place.workers) and backend().errors.check_preemption_is_linked()
-
     def leave_for(self, error: BaseException, arguments: Arguments) -> None:
-        """Saves and leaves, if the error says that a remote worker was preempted; returns if it says something else.
-
-        Args:
-            error: What a run has raised.
-            arguments: For a save.
-
-        Raises:
-            SystemExit: See `boundary`.
-            Preempted: See `boundary`.
-        """
+        """Saves and leaves, like `boundary`, if the error of a run says that a remote worker was preempted."""
         task = backend().errors.task_preempted_by(error)
         if self.over or task is None or not self._place.workers:
             return
@@ -255,11 +232,7 @@ class Loop:
     def finish(self, arguments: Arguments) -> bool:
         """The last boundary: all know that training is over. The state is saved if a notice stands.
 
-        Args:
-            arguments: For a save.
-
-        Returns:
-            Whether the user has interrupted training meanwhile.
+        Returns whether the user has interrupted training meanwhile.
         """
         if self.over:
             return False
@@ -285,25 +258,22 @@ class Loop:
         return interrupted
 
     def settle(self, error: Exception) -> BaseException:
-        """Tells the others of an error that ends training here; returns the one to raise in its place."""
+        """Broadcasts a local error; returns the error to raise."""
         if self._participant.propagation.origin is not None:
             return error  # It has passed through here before, on its way out.
         return self._participant.settle(error)
 
     def abandon(self, why: str) -> None:
-        """Ends all that was started, without a further word with the others but this one. Can be called twice."""
+        """Ends all that was started, and tells the others no more than that. Can be called twice."""
         self._ending.end(why)
 
 
 def join(resolver: Any) -> tuple[Place, Coordinator]:
     """Finds this process among the workers of the loop.
 
-    Args:
-        resolver: The cluster resolver of the strategy; None for that of the strategy in whose scope this is called.
-
-    Raises:
-        ValueError: This process is none of the training workers, or their steps cannot be aligned.
-        CoordinationLost: TensorFlow's coordination service does not run in this process.
+    `resolver` is the cluster resolver of the strategy; None for that of the strategy in whose scope this is called.
+    Raises ValueError if this process is none of the training workers, or their steps cannot be aligned, and
+    CoordinationLost if TensorFlow's coordination service does not run in this process.
     """
     here, strategy = backend().place_of_loop(resolver)
     if strategy is not None and (alone := side_by_side.alone(strategy, here)) is not None:

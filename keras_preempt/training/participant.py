@@ -1,4 +1,4 @@
-"""This process as one of those that train together: it hears notices, joins rounds, reports errors, and leaves.
+"""This process as one of those that train together: it gets notices, joins rounds, reports errors, and leaves.
 
 A fit and a custom loop are each built around a `Participant`. What only one of them does is in `fit` and `loop`.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
 
 from keras_preempt.agreement.coordinator import Coordinator
-from keras_preempt.agreement.messages import Kind, Plan
+from keras_preempt.agreement.messages import Kind, Plan, Position
 from keras_preempt.backend.place import Place
 from keras_preempt.notices.platform import GENERIC
 from keras_preempt.notices.termination import TerminationConfig, complete
@@ -21,7 +21,8 @@ from keras_preempt.report.delivery import Delivery, OnEvent
 from keras_preempt.report.events import EventLog
 from keras_preempt.report.status import Status, Steps
 from keras_preempt.training import leaving
-from keras_preempt.training.listening import Listening
+from keras_preempt.training.hook import Hook
+from keras_preempt.training.notice_sources import NoticeSources
 from keras_preempt.training.propagation import Propagation, gist
 from keras_preempt.training.runtime import Runtime
 
@@ -65,12 +66,11 @@ class Ending:
 
 
 class Participant:
-    """One process in one training. Signals are heard from now on.
+    """One process in one training. Signals are listened to from now on.
 
     Args:
         place: Which process this is. Here and below: also an attribute.
         coordinator: How the workers talk to each other.
-        events: Where to write what happens.
         config: How notices arrive and how the process ends; not an attribute, see `termination`.
         number: Tells this training from the others of this process; the same on every worker.
         ending: Ends what was started for the training.
@@ -78,22 +78,21 @@ class Participant:
         on_event: Called with each event, in a thread; not an attribute.
 
     Attributes:
+        events: Where to write what happens.
         status: What the launcher is told at the end.
         propagation: The errors that all workers are told of.
         runtime: Where boundaries are counted and rounds take place.
-        listening: The sources of notices.
+        sources: The sources of notices.
         termination: `config`, completed by what is known of the platform.
-        explain: Called with the error that leaves the training, before anything is done about it.
-
-    Raises:
-        ValueError: See `Listening`.
+        hook: What else looks at the boundaries.
+        always_looks: Whether to look closer at every boundary, also without the hook.
+        explain: Called once with the error that leaves the training, before anything is done about it.
     """
 
     def __init__(
         self,
         place: Place,
         coordinator: Coordinator,
-        events: EventLog,
         config: TerminationConfig,
         number: int,
         ending: Ending,
@@ -103,46 +102,62 @@ class Participant:
         leaving.stay()
         self.place = place
         self.coordinator = coordinator
-        self.events = events
         self.number = number
         self.ending = ending
-        self.explain: Callable[[BaseException], object] = _say_nothing
+        self.events = events = EventLog(place.member)
+        ending.add(events.close)
+        self.hook = Hook()
+        self.always_looks = False
+        self.explain: Callable[[BaseException], object] | None = None
         self.status = Status()
         self.termination = complete(config, GENERIC)
         self.propagation = Propagation(coordinator, remote=place.workers)
         self.runtime = Runtime(coordinator, events, number, self.termination.grace_period, on_end_known)
-        self.listening = Listening(self.runtime, coordinator, place, config)
+        self.sources = NoticeSources(self.runtime, coordinator, place, config)
         if on_event is not None:
             delivery = Delivery(on_event)
             events.listener = delivery.put
             ending.add(lambda: delivery.stop(self.runtime.left))
-        ending.add(self.listening.stop)
+        ending.add(self.sources.stop)
         ending.add(lambda: self.runtime.close(ending.why))
 
     def start(self) -> None:
         """Takes part in rounds from now on, and listens to the sources of the platform.
 
-        Raises:
-            ValueError: See `Listening.hear_platform`.
+        Raises ValueError if an environment variable that names a metadata server is wrong.
         """
         self.runtime.start()
         if (watch := self.propagation.watch()) is not None:
             watch.start()
             self.ending.add(watch.stop)
-        self.termination = self.listening.hear_platform()
+        self.termination = self.sources.start_platform()
+
+    def set_hook(self, hook: Hook) -> None:
+        """Lets the hook look at every boundary, if it wants to."""
+        self.hook = hook
+        if hook.every_boundary or self.always_looks:
+            self.runtime.every_boundary = self.runtime.attention = True
+
+    def look(self, position: Position, logs: Mapping[str, Any] | None = None) -> None:
+        """The main thread looks closer at a boundary: what comes before the round, if there is one."""
+        self.sources.restore_handlers()
+        if self.runtime.every_boundary:
+            self.hook.boundary(position, logs)
+            self.runtime.every_boundary = self.hook.every_boundary or self.always_looks
 
     def settle(self, error: BaseException) -> BaseException:
         """Tells the others of an error on its way out of the training; returns the one to raise in its place.
 
         See `Propagation.settle`.
         """
-        explain, self.explain = self.explain, _say_nothing
-        explain(error)
+        explain, self.explain = self.explain, None
+        if explain is not None:
+            explain(error)
         if self.ending.over:  # Such as the exit after a preemption.
             return error
         raised = self.propagation.settle(error)
         origin = self.propagation.origin
-        self.events.emit("error", reason=described(raised), origin=None if origin is None else origin.value)
+        self.events.emit("error", reason=in_one_line(raised), origin=None if origin is None else origin.value)
         return raised
 
     def leave(
@@ -153,7 +168,7 @@ class Participant:
         Args:
             plan: What the workers have agreed on: to leave.
             saved: The name of what was saved; None if nothing was.
-            what: What came of it and how to go on, for people.
+            what: Human-readable outcome and next step.
             flush: Writes what others hold back.
 
         Raises:
@@ -162,7 +177,9 @@ class Participant:
             Preempted: There is one, and it has returned.
         """
         interrupted = plan.kind is Kind.INTERRUPTED
-        code = self._exit_code(plan, saved=saved is not None)
+        code = EXIT_NOT_SAVED if saved is None else self.termination.exit_code
+        if interrupted:
+            code = EXIT_INTERRUPTED
         with leaving.whatever_happens("Telling how this process ends"):
             self.events.emit("exit", code=code, saved=saved)
         with leaving.whatever_happens("A callback that writes what it holds back"):
@@ -172,7 +189,7 @@ class Participant:
         with leaving.whatever_happens("Leaving the other workers"):
             self.runtime.leave()
         self.status.spent("exit", time.monotonic() - began)
-        self.listening.leave_with(self.termination, code)
+        self.sources.leave_with(self.termination, code)
         with leaving.whatever_happens("Ending what was started for the training"):
             self.ending.end("interrupted" if interrupted else "preempted")
         with leaving.whatever_happens("Waiting for the workers"):
@@ -182,19 +199,10 @@ class Participant:
             leaving.interrupt(what, limit)
         leaving.leave(self.termination, code, what, limit)
 
-    def _exit_code(self, plan: Plan, *, saved: bool) -> int:
-        """The exit status of a process that leaves by a plan: that of a preemption, or what Ctrl-C leads to."""
-        if plan.kind is Kind.INTERRUPTED:
-            return EXIT_INTERRUPTED
-        return self.termination.exit_code if saved else EXIT_NOT_SAVED
-
     def write_status(self, incarnation: int, last_saved: int, steps: Steps) -> None:
         """Leaves the status for the launcher.
 
-        Args:
-            incarnation: The number of this start; 0 where starts are not counted.
-            last_saved: The step of the last checkpoint; 0 for none.
-            steps: How far training has come.
+        `incarnation` is 0 where starts are not counted, and `last_saved` the step of the last checkpoint, 0 for none.
         """
         self.status.notices = [notice.received_at for notice in self.runtime.notices]
         self.status.spent("hold", self.runtime.hold_seconds)
@@ -202,10 +210,5 @@ class Participant:
         self.status.write(self.place.member, incarnation, steps)
 
 
-def _say_nothing(error: BaseException) -> None:
-    pass
-
-
-def described(error: BaseException) -> str:
-    """Says in one line which error it is."""
+def in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {gist(str(error))}"

@@ -1,7 +1,7 @@
 """One fit of one process: notices come in, the workers agree on a boundary, the state is saved, the fit ends.
 
 Four threads. The *main* thread trains and passes boundaries; until a notice arrives a boundary costs it an
-addition and a test. The *listener* turns notices into calls (`hearing`). The *watcher* takes part in the rounds
+addition and a test. The *listener* turns notices into calls. The *watcher* takes part in the rounds
 (`agreement.delegate`). The *countdown*, there only after a notice that leaves time to train on, calls the last
 round when that time is used up. What each of them may do, and when, is decided in `agreement.member`.
 """
@@ -10,13 +10,18 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 
-from keras_preempt.agreement.grace import longest_wait
-from keras_preempt.agreement.member import Request
+from keras_preempt.agreement.coordinator import Coordinator
+from keras_preempt.agreement.delegate import Delegate
+from keras_preempt.agreement.grace import Standing, longest_wait, too_late
+from keras_preempt.agreement.member import Heard, Withdrawn
 from keras_preempt.agreement.messages import Plan, Position
-from keras_preempt.training.hearing import Hearing
+from keras_preempt.notices import Notice
+from keras_preempt.report.events import EventLog
+from keras_preempt.training.pace import Pace
 from keras_preempt.training.timers import Countdown
 
 logger = logging.getLogger("keras_preempt")
@@ -25,22 +30,184 @@ NEVER = sys.maxsize
 """A boundary that no fit reaches."""
 
 
-class Runtime(Hearing):
-    """The main thread's way through the boundaries of one fit; its arguments are those of `Hearing`.
+class Runtime:
+    """The notices of one fit, as one worker gets them, and the main thread's way through the boundaries.
+
+    Args:
+        coordinator: How the workers talk to each other.
+        events: Where to write what happened.
+        fit: The number of this fit in this process; the same on every worker.
+        grace: Seconds between a notice and the end of this process, if the user says so; see `grace.Standing`.
+        on_end_known: Called with the moment at which this machine goes, by `clock`, or None, whenever that changes.
+        clock: Returns monotonic seconds, as `Notice.heard_at` has them. Nobody sets this clock, so everything that is
+            waited for or counted down goes by it; the time of day goes into the events only.
 
     Attributes:
+        entered: See `delegate.MainThread`.
+        attention: See `delegate.MainThread`.
+        every_boundary: See `delegate.MainThread`.
+        notices: The notices that this process has got, also those that were withdrawn since.
+        pace: How fast this fit moves and saves.
+        at_risk: Returns what is lost if no save succeeds from now on, in words.
+        announcement: Returns what a notice means, in words, given how much time is left, such as " in 30 s".
         due: The boundary from which on the schedule of saves has to be looked at.
         hold_seconds: How long the main thread was held, all in all.
         started: Whether it has begun to take part in rounds.
         ends_early: Whether it leaves before the time that is left is used up, as nothing can count it.
     """
 
-    due = NEVER
-    hold_seconds = 0.0
-    started = False
-    ends_early = False
-    _held_before = 0.0  # In this round, at boundaries before the target.
-    _countdown: Countdown | None = None
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        events: EventLog,
+        fit: int,
+        grace: float | None = None,
+        on_end_known: Callable[[float | None], None] = lambda ends_at: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.entered = 0
+        self.attention = self.every_boundary = self.started = self.ends_early = False
+        self.due = NEVER
+        self.hold_seconds = 0.0
+        self.notices: list[Notice] = []
+        self.pace = Pace(clock)
+        self.at_risk: Callable[[], str] = lambda: "what was trained since the last save"
+        self.announcement: Callable[[Notice, str], str] = lambda notice, left: (
+            f"{notice.reason}: worker {coordinator.member} is about to be ended{left}. All workers save at the same "
+            "step."
+            if coordinator.members > 1
+            else f"{notice.reason}: this process is about to be ended{left}. It saves before that."
+        )
+        self._together = coordinator.members > 1
+        self._events = events
+        self._on_end_known = on_end_known
+        self._clock = clock
+        self._held_before = 0.0  # In this round, at boundaries before the target.
+        self._countdown: Countdown | None = None
+        self.aligned = self.pace.aligned
+        self._delegate = Delegate(self, coordinator, fit, grace, events.emit, clock)
+
+    def reserve(self) -> float:
+        """Seconds before a deadline by which the last round has to be called."""
+        return self.pace.reserve(self.entered)
+
+    # -- Notices, in the listener's thread ------------------------------------------------------------
+
+    def expect(self) -> None:
+        """Makes the main thread hold at its next boundary, since a notice is on its way to `notify`.
+
+        Called by the signal handler, in the main thread between two instructions: so it takes no lock
+        and only sets attributes. Without it, the main thread could begin further steps in the
+        millisecond until the call comes back.
+        """
+        if self._delegate.member.expect(self._clock(), self.entered):
+            self.attention = True
+
+    def notify(self, notice: Notice) -> None:
+        """Takes a notice. Called by the listener threads; never by a signal handler."""
+        with self._delegate.changed:
+            self.notices.append(notice)
+        heard = self._delegate.notify(notice)
+        self._tell_notice(notice.source, notice.reason, notice.received_at, notice.deadline)
+        if heard is Heard.OVER:
+            logger.info(
+                "%s came when training was over already; there is nothing left to save.", notice.reason
+            )
+        elif heard is Heard.HINT:
+            logger.warning("%s: saving now, in case a notice follows. Training continues.", notice.reason)
+        elif heard is Heard.KNOWN:
+            logger.info("%s changes nothing: an earlier notice leaves less time.", notice.reason)
+        else:
+            standing, now = self._standing, self._clock()
+            left = standing.gone_by - now if standing else 0.0
+            logger.warning("%s", self.announcement(notice, f" in {left:.0f} s" if left > 0 else ""))
+            if standing.ends_at is not None:
+                self._warn_if_too_late(standing.ends_at - now)
+            self._on_end_known(standing.ends_at)
+
+    def interrupt(self) -> None:
+        """Takes a Ctrl-C of the user. Called by the listener thread; never by a signal handler."""
+        heard = self._delegate.interrupt()
+        self._tell_notice("interrupt", "Ctrl-C", time.time(), None)
+        if heard is Heard.OVER:
+            logger.warning("Ctrl-C came when training was over already; there is nothing left to save.")
+        else:
+            logger.warning(
+                "Ctrl-C: %s, then leaving. Press it again to leave at once, without a save.",
+                "all workers save at the same step" if self._together else "saving after this step",
+            )
+
+    def _tell_notice(self, source: str, reason: str, received_at: float, deadline: float | None) -> None:
+        self._events.emit(
+            "notice",
+            source=source,
+            reason=reason,
+            received_at=received_at,
+            deadline=deadline,
+            boundary=self.entered,
+        )
+
+    def _warn_if_too_late(self, left: float) -> None:
+        step, save = self.pace.slowest(self.entered), self.pace.save_seconds
+        late = too_late(left, 0.0, save, step)
+        if late > 0:
+            logger.error(
+                "This notice comes too late: the next step is expected to take %.1f s and saving it %.1f s, which "
+                "is %.1f s more than there is. If that comes true, %s is lost.",
+                step,
+                save,
+                late,
+                self.at_risk(),
+            )
+
+    def withdraw(self, notice: Notice) -> None:
+        """A source says that what it announced will not happen. A call that was made already stands."""
+        withdrawn = self._delegate.withdraw(notice)
+        if withdrawn is Withdrawn.UNKNOWN:
+            return
+        self._on_end_known(self._standing.ends_at)
+        self._events.emit("withdrawn", source=notice.source, reason=notice.reason, boundary=self.entered)
+        if withdrawn is Withdrawn.OTHERS_STAND:
+            logger.warning("%s was withdrawn; another notice stands.", notice.reason)
+        elif withdrawn is Withdrawn.TOO_LATE:
+            logger.warning("%s was withdrawn, but the workers have agreed to leave already.", notice.reason)
+        else:
+            logger.warning("%s was withdrawn: training continues, nothing is lost.", notice.reason)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user has interrupted this worker."""
+        return self._delegate.member.interrupted
+
+    @property
+    def has_to_leave(self) -> bool:
+        """Whether this worker leaves sooner or later: a notice stands, or its user has interrupted it."""
+        return self.interrupted or bool(self._standing)
+
+    def await_notice(self, ask: Callable[[], object], timeout: float, at: Position | None) -> bool:
+        """Calls `ask`, and waits at most `timeout` seconds for the notice that it leads to; returns whether it came.
+
+        `at` is the boundary that the main thread has entered and is about to look closer at, if it is what waits: a
+        round that is called meanwhile stops it there, and not only at the next boundary.
+        """
+        delegate = self._delegate
+        with delegate.changed:
+            if at is not None:
+                delegate.member.held = at
+            before = len(self.notices)
+        ask()
+        with delegate.changed:
+            came = delegate.changed.wait_for(lambda: len(self.notices) > before, timeout)
+            if not came and at is not None:
+                delegate.member.held = None
+            return came
+
+    @property
+    def _standing(self) -> Standing:
+        with self._delegate.changed:
+            return self._delegate.member.standing
+
+    # -- The time that is left --------------------------------------------------------------------------
 
     @property
     def fatal(self) -> str | None:
@@ -64,19 +231,22 @@ class Runtime(Hearing):
         left = self.left
         return None if left is None else longest_wait(left, self.pace.save_seconds)
 
+    # -- Boundaries, in the main thread -----------------------------------------------------------------
+
     def start(self) -> None:
         """Starts to take part in rounds. Notices that came before are acted on now."""
         self._delegate.start()
         self.started = True
 
+    def update_attention(self) -> None:
+        """Recomputes `attention` after another thread has set it."""
+        with self._delegate.changed:
+            self._delegate.update()
+
     def boundary(self, position: Position) -> Plan | None:
-        """Looks closer at a boundary that the main thread has just entered.
+        """Looks closer at a boundary that was just entered; returns the plan if this is where to act on it.
 
-        Returns:
-            The plan, if this is where to act on it; None to train on.
-
-        Raises:
-            ProtocolError: The fit has passed the boundary that was agreed on.
+        Raises ProtocolError if the fit has passed the boundary that was agreed on.
         """
         if self.pace.enter(self.entered) and self._countdown is not None:
             self._countdown.look_again()  # The reserve has grown.
@@ -88,8 +258,7 @@ class Runtime(Hearing):
     def finish(self, position: Position) -> Plan | None:
         """Enters the last boundary: training is over, and everyone has to know it in the same way.
 
-        Returns:
-            The plan under which to save the finished run; None if no agreement was possible.
+        Returns the plan under which to save the finished run; None if no agreement was possible.
         """
         self.entered += 1
         return self._timed(self._delegate.finish, position)
@@ -119,16 +288,8 @@ class Runtime(Hearing):
 
     def call_requested(self) -> int | None:
         """The same for a save that somebody has asked for; returns the number of the round, None if one stands."""
-        delegate = self._delegate
-        asked: list[int] = []
-
-        def step(now: float, reserve: float) -> Request | None:
-            request = delegate.member.call_requested(now, reserve)
-            asked.extend([] if request is None else [request.round])
-            return request
-
-        delegate.ask(step)
-        return asked[0] if asked else None
+        request = self._delegate.ask(self._delegate.member.call_requested)
+        return None if request is None else request.round
 
     def acted(self) -> None:
         """The plan is carried out and training continues, ready for the next round."""

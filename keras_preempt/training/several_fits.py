@@ -1,4 +1,4 @@
-"""Which fit of the script this is: each fit of a process in one directory has a place of its own.
+"""Gives each fit of a script its own subdirectory.
 
 Keras trains on with every call of `fit`: pretraining, then fine-tuning; one fold after the other. A script that is
 started again makes the same calls in the same order, so a fit is known by its number. The first one has the
@@ -107,7 +107,7 @@ class _Script:
 
 
 _scripts: dict[str, _Script] = {}
-_running: dict[str, Turn] = {}
+_running: dict[str, FitSlot] = {}
 _heard: list[Notice] = []
 _said: set[Hashable] = set()
 
@@ -117,7 +117,7 @@ ended_fits = EndedFits()
 atexit.register(ended_fits.tell_at_exit)
 
 
-class Turn:
+class FitSlot:
     """One fit of a process, at its place.
 
     Args:

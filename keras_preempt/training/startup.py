@@ -4,8 +4,11 @@ Worker 0 looks at the directory, claims the incarnation and proposes a checkpoin
 same directory, reads what it would restore, and says whether that verified; worker 0 decides. An error on
 any worker becomes an error on all of them, before the first step.
 
-A checkpoint may be proposed to be read together: each worker reads a share, and when all have theirs, they exchange
-them. If either fails on one worker, the same checkpoint is proposed again, for each worker to read all of it.
+The workers read a checkpoint each by itself, or together: each reads a share of the mirrored tensors and gets the
+others' over the network that the job trains on. So the storage is asked once for every byte, not once by every worker.
+That is faster where the storage is behind a network, such as a bucket, whose limits all workers share. A directory is
+read by everyone: as a rule the system has it in memory, or at the speed of the disk, which is that of the network or
+more. If a share or the exchange fails on one worker, the same checkpoint is proposed again, for each to read all of it.
 """
 
 from __future__ import annotations
@@ -14,19 +17,23 @@ import contextlib
 import hashlib
 import json
 import logging
+import operator
+import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from keras_preempt.agreement.coordinator import CoordinationLost, Coordinator
+from keras_preempt.agreement.coordinator import CoordinationLost
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CheckpointError, NotFound, why_unusable
+from keras_preempt.checkpoint.exchange import Gather
 from keras_preempt.checkpoint.identity import check_or_create
 from keras_preempt.checkpoint.layout import RUN, incarnation_file
 from keras_preempt.checkpoint.other_workers import SETUP
-from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, find, load, newest_first
+from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Reading, find, load, newest_first
 from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.process import environment
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_with
 from keras_preempt.training.handshake import Handshake, StartError
 from keras_preempt.training.propagation import tell_loss
@@ -36,26 +43,24 @@ logger = logging.getLogger("keras_preempt")
 SHARED_WAIT = 10.0
 """Seconds within which a file that one worker wrote must be visible to the others; NFS caches directories."""
 
-Read = Callable[[Store, CheckpointInfo, int, int], Loaded]
+EXCHANGE, READ = "exchange", "read"
 
 
-class Share(Protocol):
-    """What a worker has read of a checkpoint that all read together."""
+def reads_together(store: Store) -> bool:
+    """Whether the workers are to read a checkpoint together.
 
-    @property
-    def plan(self) -> str:
-        """The same for all workers that can exchange their shares."""
-
-    def exchange(self) -> Loaded:
-        """Exchanges the shares with the other workers, who do it at the same time.
-
-        Raises:
-            CheckpointError: What has arrived is not what was written; the other workers did not wait for it.
-            Exception: The exchange has ended, for all workers: training is not possible.
-        """
-
-
-ReadShare = Callable[[Store, CheckpointInfo, int, int], Share]
+    Raises:
+        ValueError: The environment variable `KERAS_PREEMPT_RESTORE` has another value than "exchange" or "read".
+    """
+    text = os.environ.get(environment.RESTORE)
+    if not text:
+        return store.shared_by_network
+    if text not in (EXCHANGE, READ):
+        raise ValueError(
+            f"Expected {environment.RESTORE} to be 'exchange' or 'read'. Received: {text!r}. Correct it, or unset it: "
+            "then a bucket is read by 'exchange' and a directory by 'read'."
+        )
+    return text == EXCHANGE
 
 
 @dataclass(frozen=True)
@@ -89,89 +94,96 @@ class NoUsableCheckpoint(CheckpointError):
         )
 
 
-def _accept(told: object) -> None:
-    """Whatever was claimed or told, this start continues."""
-
-
-def begin(
-    coordinator: Coordinator,
-    fit: int,
-    store: Store,
-    prepare: Callable[[], None],
-    identity: Callable[[], Mapping[str, Any]],
-    read: Read = load,
-    settings: Mapping[str, Any] | None = None,
-    claimed: Callable[[int], None] = _accept,
-    beside: Collection[str] = (),
-    tells: Mapping[str, Any] | None = None,
-    told: Callable[[Mapping[int, Mapping[str, Any]]], None] = _accept,
-    read_share: ReadShare | None = None,
-    together: bool = False,
-) -> Start:
-    """Agrees on how this fit begins. Called by every worker.
-
-    Args:
-        coordinator: How the workers talk to each other.
-        fit: The number of this fit in this process.
-        store: The run's directory.
-        prepare: Makes the directory if need be and proves that this worker can write what it will have to. Worker 0
-            calls it first; the others, whose credentials and disks may be others, when they see what it wrote.
-        identity: Builds the model if need be and returns what `checkpoint.identity` compares.
-        read: Reads and verifies what a worker, by its number and theirs, needs from a checkpoint. Called after
-            `identity`.
-        settings: JSON that worker 0 keeps with the claim of this start, for whoever looks at the directory.
-        claimed: Given the number of this start when it is claimed, worker 0 may refuse to begin.
-        beside: What else a new run's directory may hold, by name.
-        tells: JSON that worker 0 is to know of this worker.
-        told: Given what the workers tell, by their number; called on worker 0, when it has heard them all.
-        read_share: Reads and verifies a worker's share of what it needs, like `read`; None if there is no exchange.
-        together: Whether worker 0 proposes to read checkpoints so.
-
-    Raises:
-        CheckpointError: The directory cannot be used; the message says why and what to do.
-        StartError: Another worker had an error, or did not appear (`WorkerMissing`).
-        CoordinationLost: The worker that hosts the coordination service is gone.
-    """
-    beginning = _Beginning(
-        Handshake(coordinator, fit),
-        store,
-        prepare,
-        identity,
-        read,
-        settings or {},
-        claimed,
-        beside,
-        tells or {},
-        told,
-        read_share,
-        together and read_share is not None,
-    )
-    try:
-        return beginning.lead() if coordinator.member == 0 else beginning.follow()
-    except CoordinationLost as error:
-        exits_with(error, EXIT_WORKER_LOST)
-        tell_loss(str(error))
-        raise
-
-
 @dataclass(frozen=True)
-class _Beginning:
-    """One worker's side of a start; the attributes are the arguments of `begin`."""
+class Share:
+    """What this worker has read of a checkpoint that all read together; `loaded` is complete after `exchange`.
 
-    handshake: Handshake
-    store: Store
-    prepare: Callable[[], None]
-    identity: Callable[[], Mapping[str, Any]]
-    read: Read
-    settings: Mapping[str, Any]
-    claimed: Callable[[int], None]
-    beside: Collection[str]
-    tells: Mapping[str, Any]
-    told: Callable[[Mapping[int, Mapping[str, Any]]], None]
-    read_share: ReadShare | None
-    together: bool
+    `settled` settles the errors that end the exchange for all workers.
+    """
 
-    def lead(self) -> Start:
+    loaded: Loaded
+    reading: Reading
+    gather: Gather
+    settled: Callable[[], contextlib.AbstractContextManager[None]]
+
+    @property
+    def plan(self) -> str:
+        """The same for all workers that can exchange their shares."""
+        return self.reading.plan
+
+    def exchange(self) -> Loaded:
+        """Exchanges the shares with the other workers, who do it at the same time.
+
+        Raises CheckpointError if what has arrived is not what was written; the other workers did not wait for it. After
+        any other error the exchange has ended for all workers, and training is not possible.
+        """
+        with self.settled():
+            self.reading.exchange(self.gather)
+        return self.loaded
+
+
+class Startup:
+    """One worker's side of a start. A fit derives its own from this: what it is, and how it reads a checkpoint.
+
+    Attributes:
+        store: The run's directory.
+        handshake: How the workers talk to each other.
+        together: Whether worker 0 proposes to read checkpoints together.
+        settings: JSON that worker 0 keeps with the claim of this start, for whoever looks at the directory.
+        beside: What else a new run's directory may hold, by name.
+        facts: JSON that worker 0 is to know of this worker.
+    """
+
+    together = False
+    settings: Mapping[str, Any] = {}
+    beside: Collection[str] = ()
+    facts: Mapping[str, Any] = {}
+
+    def __init__(self, store: Store, handshake: Handshake) -> None:
+        self.store = store
+        self.handshake = handshake
+
+    def identity(self) -> Mapping[str, Any]:
+        """Builds the model if need be and returns what `checkpoint.identity` compares. Called first."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Makes the directory if need be and proves that this worker can write what it will have to.
+
+        Called by worker 0 first; by the others, whose credentials and disks may differ, when they see what it wrote.
+        """
+        self.store.prepare()
+
+    def claimed(self, incarnation: int) -> None:
+        """Called on worker 0 when it has claimed the number of this start; it may refuse to begin."""
+
+    def compare(self, facts: Mapping[int, Mapping[str, Any]]) -> None:
+        """Called on worker 0 with the facts of all workers, by their number."""
+
+    def read(self, info: CheckpointInfo) -> Loaded:
+        """Reads and verifies what this worker needs from a checkpoint."""
+        return load(self.store, info, self.handshake.coordinator.member, self.handshake.coordinator.members)
+
+    def read_share(self, info: CheckpointInfo) -> Share:
+        """Reads and verifies this worker's share of that."""
+        raise NotImplementedError
+
+    def agree(self) -> Start:
+        """Agrees on how this fit begins. Called by every worker.
+
+        Raises:
+            CheckpointError: The directory cannot be used; the message says why and what to do.
+            StartError: Another worker had an error, or did not appear (`WorkerMissing`).
+            CoordinationLost: The worker that hosts the coordination service is gone.
+        """
+        try:
+            return self._lead() if self.handshake.coordinator.member == 0 else self._follow()
+        except CoordinationLost as error:
+            exits_with(error, EXIT_WORKER_LOST)
+            tell_loss(str(error))
+            raise
+
+    def _lead(self) -> Start:
         handshake, store = self.handshake, self.store
         made_by_us: list[str] = []
         try:
@@ -185,17 +197,10 @@ class _Beginning:
                 made_by_us.append(incarnation_file(incarnation))
                 self.claimed(incarnation)
                 token = incarnations.read(store, incarnation)["token"]
-            handshake.say(
-                "claim",
-                {
-                    "incarnation": incarnation,
-                    "token": token,
-                    "identity": _digest(described),
-                    "setup": described.get(SETUP),
-                },
-            )
+            claim = {"incarnation": incarnation, "token": token}
+            handshake.say("claim", {**claim, "identity": _digest(described), "setup": described.get(SETUP)})
             with handshake.telling("proposal/0"):
-                self.told({0: self.tells, **self._hear_all()})
+                self.compare({0: self.facts, **self._hear_all()})
             # After the claim: from then on a survivor of the last start does not commit any more.
             return self._propose(newest_first(store), incarnation)
         except Exception:
@@ -220,37 +225,37 @@ class _Beginning:
         return heard
 
     def _propose(self, infos: Iterator[CheckpointInfo], incarnation: int) -> Start:
-        handshake = self.handshake
         skipped: list[str] = []
         number = 0
         while True:
-            with handshake.telling(f"proposal/{number}"):
+            with self.handshake.telling(f"proposal/{number}"):
                 info = next(infos, None)
                 if info is None and skipped:
                     raise NoUsableCheckpoint(self.store.url, skipped)
             if info is None:
-                break
-            if not _usable(info, skipped):
-                continue
-            for together in (True, False) if self.together else (False,):
-                proposal = {"name": info.directory, "skipped": skipped, "together": together}
-                handshake.say(f"proposal/{number}", proposal)
-                loaded, wrong = self._read(number, info, together)
-                number += 1
-                if loaded is not None:
-                    return Start(incarnation, loaded, info.directory, tuple(skipped), together)
-            assert wrong is not None
-            _skip(info.directory, wrong, skipped)
-        handshake.say(f"proposal/{number}", {"name": None})
-        return Start(incarnation, None, "", ())
+                self.handshake.say(f"proposal/{number}", {"name": None})
+                return Start(incarnation, None, "", ())
+            wrong: str | None
+            if info.error is not None:
+                wrong = why_unusable(info.directory, info.error)
+            else:
+                for together in (True, False) if self.together else (False,):
+                    proposal = {"name": info.directory, "skipped": skipped, "together": together}
+                    self.handshake.say(f"proposal/{number}", proposal)
+                    loaded, wrong = self._read(number, info, together)
+                    number += 1
+                    if loaded is not None:
+                        return Start(incarnation, loaded, info.directory, tuple(skipped), together)
+            skipped.append(f"{info.directory}: {wrong}")
+            logger.error("The checkpoint %s is not used: %s.", info.directory, wrong)
 
-    def follow(self) -> Start:
-        handshake, store, member = self.handshake, self.store, self.handshake.coordinator.member
+    def _follow(self) -> Start:
+        handshake, member = self.handshake, self.handshake.coordinator.member
         with handshake.telling(f"sees/{member}"):
             described = self.identity()
             claim = handshake.hear("claim", 0)
             incarnation = int(claim["incarnation"])
-            _check_shared(store, incarnation, str(claim["token"]))
+            _check_shared(self.store, incarnation, str(claim["token"]))
             if _digest(described) != claim["identity"]:
                 _check_batches(described.get(SETUP), claim["setup"], member)
                 raise StartError(
@@ -258,50 +263,39 @@ class _Beginning:
                     f"another one on worker {member} than on worker 0. Start all workers with the same script."
                 )
             self.prepare()
-        handshake.say(f"sees/{member}", self.tells)
+        handshake.say(f"sees/{member}", self.facts)
         number = 0
         while True:
             proposal = handshake.hear_leader(f"proposal/{number}")
             if proposal["name"] is None:
                 return Start(incarnation, None, "", ())
             name, together = str(proposal["name"]), bool(proposal["together"])
-            loaded, _ = self._read(number, self._find(number, name), together)
+            with handshake.telling(f"read/{number}/{member}"):
+                info = find(self.store, name)
+            if info is None:
+                why = CheckpointError(f"not visible to worker {member}")
+                info = CheckpointInfo(0, "", name, None, why)
+            loaded, _ = self._read(number, info, together)
             if loaded is not None:
                 return Start(incarnation, loaded, name, tuple(proposal["skipped"]), together)
             number += 1
 
-    def _find(self, number: int, name: str) -> CheckpointInfo:
-        with self.handshake.telling(f"read/{number}/{self.handshake.coordinator.member}"):
-            if (info := find(self.store, name)) is not None:
-                return info
-        why = CheckpointError(f"not visible to worker {self.handshake.coordinator.member}")
-        return CheckpointInfo(0, "", name, None, why)
-
-    def _read(
-        self, number: int, info: CheckpointInfo, together: bool
-    ) -> tuple[Loaded, None] | tuple[None, str]:
+    def _read(self, number: int, info: CheckpointInfo, together: bool) -> tuple[Loaded | None, str | None]:
         """Reads a proposed checkpoint; returns it, or what is wrong with it on one of the workers."""
-        where = (self.store, info, self.handshake.coordinator.member, self.handshake.coordinator.members)
+        agree, about = self.handshake.agree, info.directory
         if not together:
-            return self.handshake.agree(f"read/{number}", info.directory, lambda: self.read(*where))
-        read_share = self.read_share
-        assert read_share is not None, "all workers run one program"
-        share, wrong = self.handshake.agree(
-            f"read/{number}", info.directory, lambda: read_share(*where), lambda share: share.plan
-        )
+            return agree(f"read/{number}", about, lambda: self.read(info))
         loaded: Loaded | None = None
+        plan = operator.attrgetter("plan")
+        share, wrong = agree(f"read/{number}", about, lambda: self.read_share(info), plan)
         if share is not None:
             # Any other error has broken the exchange, and with it what training needs.
-            loaded, wrong = self.handshake.agree(
-                f"exchange/{number}", info.directory, share.exchange, fails_by=(CheckpointError,)
+            loaded, wrong = agree(f"exchange/{number}", about, share.exchange, fails_by=(CheckpointError,))
+        if loaded is None:
+            logger.warning(
+                "The workers could not read %s together, so each reads all of it: %s", about, wrong
             )
-        if loaded is not None:
-            return loaded, None
-        assert wrong is not None
-        logger.warning(
-            "The workers could not read %s together, so each reads all of it: %s", info.directory, wrong
-        )
-        return None, wrong
+        return loaded, wrong
 
 
 def _digest(identity: Mapping[str, Any]) -> str:
@@ -310,29 +304,13 @@ def _digest(identity: Mapping[str, Any]) -> str:
 
 
 def _check_batches(own: object, of_leader: object, member: int) -> None:
-    """Makes sure that this worker has as many batches as worker 0: the one with fewer would wait for ever at their end.
-
-    Raises:
-        StartError: It has another number.
-    """
+    """Makes sure that this worker has as many batches as worker 0: else the one with fewer would wait forever."""
     here, there = (setup.get("batches") if isinstance(setup, Mapping) else None for setup in (own, of_leader))
     if here != there:
         raise StartError(
             f"Expected the same number of batches in an epoch on all workers. Received: {here} on worker {member}, "
             f"{there} on worker 0. Give each worker as many samples, or pass steps_per_epoch."
         )
-
-
-def _usable(info: CheckpointInfo, skipped: list[str]) -> bool:
-    if info.error is None:
-        return True
-    _skip(info.directory, why_unusable(info.directory, info.error), skipped)
-    return False
-
-
-def _skip(directory: str, why: str, skipped: list[str]) -> None:
-    skipped.append(f"{directory}: {why}")
-    logger.error("The checkpoint %s is not used: %s.", directory, why)
 
 
 def _check_shared(store: Store, incarnation: int, token: str) -> None:

@@ -20,7 +20,7 @@ class Countdown:
         self,
         changed: threading.Condition,
         due: Callable[[], float | None],
-        call: Callable[[], None],
+        call: Callable[[], object],
         clock: Callable[[], float],
     ) -> None:
         self._changed = changed

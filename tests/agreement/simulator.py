@@ -15,8 +15,7 @@ from functools import lru_cache, partial
 from keras_preempt.agreement.alignment import Decision, State, abort_plan, make_plan
 from keras_preempt.agreement.grace import reserve
 from keras_preempt.agreement.member import Member, Request
-from keras_preempt.agreement.messages import At, Call, Failure, Plan, Position
-from keras_preempt.agreement.rounds import key
+from keras_preempt.agreement.messages import At, Call, Failure, Plan, Position, key
 from keras_preempt.notices import Notice
 from tests.agreement.schedules import Result, Schedule
 

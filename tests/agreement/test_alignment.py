@@ -26,7 +26,7 @@ from keras_preempt.agreement.alignment import (
     outcome,
     transition,
 )
-from keras_preempt.agreement.rounds import key
+from keras_preempt.agreement.messages import key
 
 CALL = Call(1, Kind.PREEMPTED, "SIGTERM")
 PLAN = Plan(4, Kind.PREEMPTED, (0,), (1,))

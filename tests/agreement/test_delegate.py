@@ -13,11 +13,9 @@ from typing import Any
 
 import pytest
 
-from keras_preempt.agreement import rounds
 from keras_preempt.agreement.delegate import Delegate
 from keras_preempt.agreement.member import ROUNDS_PER_REASON
-from keras_preempt.agreement.messages import Call, Failure, Kind, Plan, Position, ProtocolError
-from keras_preempt.agreement.rounds import Rounds, key
+from keras_preempt.agreement.messages import Call, Failure, Kind, Plan, Position, ProtocolError, key
 from keras_preempt.notices import Notice
 from tests.agreement.memory_coordinator import MemoryService
 
@@ -51,6 +49,12 @@ class Main:
     def entered(self, value: int) -> None:
         self.at = value
 
+    def reserve(self) -> float:
+        return 10.0
+
+    def aligned(self, seconds: float) -> None:
+        pass
+
 
 class Job:
     """The members of one fit, or those of them that live, each of which has entered a boundary."""
@@ -60,7 +64,7 @@ class Job:
         self.mains = [Main(at, hurries=hurries) for at in entered]
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.delegates = [
-            Delegate(main, coordinator, 1, None, lambda: 10.0, lambda s: None, self._tell, time.monotonic)
+            Delegate(main, coordinator, 1, None, self._tell, time.monotonic)
             for main, coordinator in zip(self.mains, self.service.coordinators(), strict=False)
         ]
         for delegate in self.delegates:
@@ -93,8 +97,8 @@ class Job:
 
 @pytest.fixture(autouse=True)
 def _short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "ALIGNMENT_TIMEOUT", 1.0)
-    monkeypatch.setattr(rounds, "PLAN_MARGIN", 0.0)
+    monkeypatch.setattr("keras_preempt.agreement.delegate.ALIGNMENT_TIMEOUT", 1.0)
+    monkeypatch.setattr("keras_preempt.agreement.delegate.PLAN_MARGIN", 0.0)
 
 
 @pytest.fixture
@@ -202,24 +206,24 @@ WAITS_FOR_THE_PLAN_BEFORE_IT_MAKES_ONE: Broken = (
     "_one_round",
     """\
         if call.member == self.member.index:
-            self._rounds.publish_plan(number, call)
-        plan = self._rounds.wait_for_plan(number, call)
+            self._publish_plan(number, call)
+        plan = self._wait_for_plan(number, call)
 """,
     """\
-        plan = self._rounds.wait_for_plan(number, call)
+        plan = self._wait_for_plan(number, call)
         if call.member == self.member.index:
-            self._rounds.publish_plan(number, call)
+            self._publish_plan(number, call)
 """,
 )
 PLANS_WITH_THE_ANSWERS_THAT_THERE_ARE: Broken = (
-    Rounds,
-    "publish_plan",
+    Delegate,
+    "_publish_plan",
     """plan = abort_plan(call, f"worker {len(answers)} did not answer within {ALIGNMENT_TIMEOUT:.0f} s")""",
     "plan = make_plan(call, answers, [at.member for at in answers])",
 )
 GOES_BY_ITS_OWN_ABORT: Broken = (
-    Rounds,
-    "wait_for_plan",
+    Delegate,
+    "_wait_for_plan",
     """text = self._coordinator.wait_for(self._key(number, "plan"), ALIGNMENT_TIMEOUT)""",
     "text = plan.encode()",
 )
@@ -259,8 +263,8 @@ def test_another_order_is_found(
 
 @pytest.fixture
 def _patient_with_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "ALIGNMENT_TIMEOUT", 0.4)
-    monkeypatch.setattr(rounds, "PLAN_MARGIN", 10.0)
+    monkeypatch.setattr("keras_preempt.agreement.delegate.ALIGNMENT_TIMEOUT", 0.4)
+    monkeypatch.setattr("keras_preempt.agreement.delegate.PLAN_MARGIN", 10.0)
 
 
 def finish(job: Job) -> Plan | None:

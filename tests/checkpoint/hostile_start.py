@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from keras_preempt.agreement.coordinator import LocalCoordinator
-from keras_preempt.training.startup import Start, begin
+from keras_preempt.training.handshake import Handshake
+from keras_preempt.training.startup import Start, Startup
 from tests.checkpoint.fuzz_targets import Targets
 
 TENSORS = "w00000.mirrored-000.safetensors"
@@ -20,9 +21,14 @@ IDENTITY: dict[str, Any] = {
 }
 
 
+class _Start(Startup):
+    def identity(self) -> dict[str, Any]:
+        return IDENTITY
+
+
 def start(targets: Targets) -> Start:
     """Begins like a fit does."""
-    return begin(LocalCoordinator(), 1, targets.store, targets.store.prepare, lambda: IDENTITY)
+    return _Start(targets.store, Handshake(LocalCoordinator(), 1)).agree()
 
 
 def assert_passed_over(targets: Targets) -> str:

@@ -230,7 +230,7 @@ def test_while_the_fit_still_begins_there_is_nothing_to_save_and_it_interrupts_a
         wait_without_end()
 
     with monkeypatch.context() as patch:
-        patch.setattr(beginning, "_agree", press_and_wait)
+        patch.setattr(beginning._Beginning, "choose_checkpoint", press_and_wait)
         assert job.fit().ended == "KeyboardInterrupt"
     assert (job.outcomes[0].steps, job.checkpoints) == ([], [])
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras_preempt.agreement.member import Member
 from keras_preempt.agreement.messages import At
 from keras_preempt.notices import Notice
-from keras_preempt.training.hearing import Hearing
+from keras_preempt.training.runtime import Runtime
 from keras_preempt.training.session import Session
 from tests.cluster.noticed_fit import PATIENCE, STEPS, ExpectedError, Model, NoticedFit, Outcome, sigterm
 
@@ -97,24 +97,24 @@ def test_a_notice_while_a_checkpoint_is_restored_spoils_nothing(
 def test_a_boundary_that_is_entered_while_the_answer_is_given_is_the_one_to_save_at(
     job: NoticedFit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expect, notify, answer = Hearing.expect, Hearing.notify, Member.answer
-    fits: list[Hearing] = []
+    expect, notify, answer = Runtime.expect, Runtime.notify, Member.answer
+    fits: list[Runtime] = []
     told, asked = threading.Event(), threading.Event()
 
     def struck() -> None:
         sigterm()
         assert asked.wait(PATIENCE)  # Until then this is still the step.
 
-    def announced(hearing: Hearing) -> None:
-        fits.append(hearing)
-        expect(hearing)
+    def announced(runtime: Runtime) -> None:
+        fits.append(runtime)
+        expect(runtime)
         told.set()
 
-    def heard(hearing: Hearing, notice: Notice) -> None:
+    def heard(runtime: Runtime, notice: Notice) -> None:
         assert told.wait(
             PATIENCE
         )  # On a busy machine the listener may come before the main thread's own handler.
-        notify(hearing, notice)
+        notify(runtime, notice)
 
     def late(member: Member, entered: int) -> At:
         (fit,) = fits
@@ -125,8 +125,8 @@ def test_a_boundary_that_is_entered_while_the_answer_is_given_is_the_one_to_save
         assert member.held is None  # It waits for the lock.
         return answer(member, fit.entered)
 
-    monkeypatch.setattr(Hearing, "expect", announced)
-    monkeypatch.setattr(Hearing, "notify", heard)
+    monkeypatch.setattr(Runtime, "expect", announced)
+    monkeypatch.setattr(Runtime, "notify", heard)
     monkeypatch.setattr(Member, "answer", late)
     assert job.fit({(1, 2): struck}).ended == "Preempted"
     assert job.checkpoints == [f"step-{STEPS + 3:08d}"]

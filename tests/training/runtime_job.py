@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from keras_preempt.agreement import rounds
 from keras_preempt.agreement.messages import Plan, Position
 from keras_preempt.notices import Notice
 from keras_preempt.report.events import EventLog
@@ -188,7 +187,7 @@ def notice(member: int = 0, source: str = "signal") -> Notice:
 def give_up_after(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every wait of a round that begins from now on ends after that time."""
     for name in ("ALIGNMENT_TIMEOUT", "PLAN_MARGIN", "LEADER_WAIT"):
-        monkeypatch.setattr(rounds, name, seconds)
+        monkeypatch.setattr(f"keras_preempt.agreement.delegate.{name}", seconds)
 
 
 @contextlib.contextmanager

@@ -16,15 +16,15 @@ import keras
 import pytest
 
 from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable
-from keras_preempt.checkpoint.other_workers import Setup, load_for
-from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded
+from keras_preempt.checkpoint.other_workers import Setup, load_for, load_with
+from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Reading
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.checkpoint.storage.store import Moved, Store, uncounted
+from keras_preempt.checkpoint.storage.store import Moved, uncounted
 from keras_preempt.process.environment import RESTORE
-from keras_preempt.training import handshake, reading, startup
+from keras_preempt.training import handshake
 from keras_preempt.training.reading_ahead import reading_ahead
-from keras_preempt.training.startup import Start
+from keras_preempt.training.startup import Share, Start, Startup, reads_together
 from tests import fits
 from tests.agreement.memory_coordinator import MemoryService
 from tests.checkpoint.round_table import Damage, RoundTable, together
@@ -38,16 +38,16 @@ def test_a_bucket_is_read_together_and_a_directory_by_everyone_unless_the_user_s
 ) -> None:
     monkeypatch.delenv(RESTORE, raising=False)
     bucket, directory = GcsStore("gs://bucket/run"), LocalStore(tmp_path)
-    assert reading.together(bucket)
-    assert not reading.together(directory)
+    assert reads_together(bucket)
+    assert not reads_together(directory)
     monkeypatch.setenv(RESTORE, "read")
-    assert not reading.together(bucket)
+    assert not reads_together(bucket)
     monkeypatch.setenv(RESTORE, "exchange")
-    assert reading.together(directory)
+    assert reads_together(directory)
     monkeypatch.setenv(RESTORE, "share")
     expected = r"Expected KERAS_PREEMPT_RESTORE to be 'exchange' or 'read'.*'share'"
     with pytest.raises(ValueError, match=expected):
-        reading.together(directory)
+        reads_together(directory)
 
 
 def threads() -> list[str]:
@@ -165,7 +165,7 @@ def begin_together(
     *,
     proposes: tuple[bool, bool] = (True, False),
     damage: dict[int, Damage] | None = None,
-    shares: Callable[[int, reading.Share], Any] = lambda member, share: share,
+    shares: Callable[[int, Share], Any] = lambda member, share: share,
 ) -> list[Start]:
     """Begins a fit of two workers that can exchange what they read."""
     service = MemoryService(2)
@@ -173,23 +173,23 @@ def begin_together(
     def worker(member: int) -> Callable[[], Start]:
         gather = table.gather(member, *filter(None, [(damage or {}).get(member)]))
 
-        def read(store: Store, info: CheckpointInfo, member: int, members: int) -> Loaded:
-            return load_for(store, info, member, SETUP)
+        class Exchanging(Startup):
+            together = proposes[member]
 
-        def read_share(store: Store, info: CheckpointInfo, member: int, members: int) -> Any:
-            share = reading.read_share(store, info, (member, members), SETUP, gather, contextlib.nullcontext)
-            return shares(member, share)
+            def identity(self) -> dict[str, Any]:
+                return {**IDENTITY, "run_id": str(member)}
 
-        return lambda: startup.begin(
-            service.coordinators()[member],
-            1,
-            stores[member],
-            stores[member].prepare,
-            lambda: {**IDENTITY, "run_id": str(member)},
-            read,
-            read_share=read_share,
-            together=proposes[member],
-        )
+            def read(self, info: CheckpointInfo) -> Loaded:
+                return load_for(self.store, info, member, SETUP)
+
+            def read_share(self, info: CheckpointInfo) -> Any:
+                reading = Reading(self.store, info, share=(member, 2))
+                share = Share(
+                    load_with(reading, info, member, SETUP), reading, gather, contextlib.nullcontext
+                )
+                return shares(member, share)
+
+        return Exchanging(stores[member], handshake.Handshake(service.coordinators()[member], 1)).agree
 
     return started(together([worker(member) for member in range(2)]))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from keras_preempt.agreement import grace, rounds
+from keras_preempt.agreement import delegate, grace
 from keras_preempt.agreement.alignment import Call, Kind
 from keras_preempt.notices import Notice
 from keras_preempt.training import pace
@@ -147,7 +147,7 @@ def test_the_leader_leaves_after_the_others_and_waits_only_so_long_for_one_that_
     died: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if died:
-        monkeypatch.setattr(rounds, "LEADER_WAIT", 0.2)
+        monkeypatch.setattr(delegate, "LEADER_WAIT", 0.2)
     with Job(2) as job:
         job.stand_in(1, 1)
         late = job.service.hold_back("put", lambda member, key: "/left/1" in key)

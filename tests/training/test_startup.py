@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 
-from keras_preempt.agreement.coordinator import CoordinationLost
+from keras_preempt.agreement.coordinator import CoordinationLost, Coordinator
 from keras_preempt.checkpoint.errors import CheckpointError, StoreUnavailable
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Moved, uncounted
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, status_of
 from keras_preempt.training import handshake, startup
 from keras_preempt.training.handshake import StartError, WorkerMissing
-from keras_preempt.training.startup import Start
+from keras_preempt.training.startup import Start, Startup
 from tests.agreement.memory_coordinator import PATIENCE, MemoryService
 from tests.checkpoint.builders import model, new_store, save, snapshot
 from tests.checkpoint.round_table import together
@@ -37,6 +37,16 @@ IDENTITY: dict[str, Any] = {
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshake, "START_TIMEOUT", 2.0)
     monkeypatch.setattr(startup, "SHARED_WAIT", 0.3)
+
+
+class Described(Startup):
+    """A start with an identity that is given, for checkpoints that hold no model."""
+
+    def __init__(
+        self, store: LocalStore, coordinator: Coordinator, identity: Callable[[], Mapping[str, Any]]
+    ) -> None:
+        super().__init__(store, handshake.Handshake(coordinator, 1))
+        vars(self)["identity"] = identity
 
 
 class Failing(LocalStore):
@@ -70,7 +80,7 @@ def begin_all(
     def worker(member: int) -> Callable[[], Start]:
         store = stores[member]
         identity = (identities or {}).get(member, lambda: {**IDENTITY, "run_id": uuid.uuid4().hex})
-        return lambda: startup.begin(coordinators[member], 1, store, store.prepare, identity)
+        return Described(store, coordinators[member], identity).agree
 
     return together([worker(member) for member in range(len(stores)) if member not in absent])
 
@@ -250,7 +260,7 @@ def test_a_worker_that_loses_the_one_that_hosts_the_service_has_a_status_of_its_
     store = LocalStore(tmp_path / "run")
     for coordinator in service.coordinators():
         with pytest.raises(CoordinationLost) as left:
-            startup.begin(coordinator, 1, store, store.prepare, lambda: IDENTITY)
+            Described(store, coordinator, lambda: IDENTITY).agree()
         assert status_of(left.value) == EXIT_WORKER_LOST
 
 

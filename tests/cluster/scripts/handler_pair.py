@@ -124,9 +124,9 @@ def deleted_by_one(loop: Loop, notes: dict[str, Any]) -> None:
 def dead_peer(loop: Loop, notes: dict[str, Any]) -> None:
     """Worker 1 is killed in a step that worker 0 does not wait in; then worker 0 gets a notice."""
     if KIND == "ours":
-        from keras_preempt.agreement import rounds
+        from keras_preempt.agreement import delegate
 
-        rounds.ALIGNMENT_TIMEOUT = 2.0
+        delegate.ALIGNMENT_TIMEOUT = 2.0
 
     def die() -> None:
         if MEMBER:

@@ -1,4 +1,4 @@
-"""The sources of notices that one fit listens to, from its beginning to its end."""
+"""The sources of notices of one fit or loop, from its beginning to its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keras_preempt.notices.coordination_key import CoordinationKeyNotices, annou
 from keras_preempt.notices.detection import KnownOnce
 from keras_preempt.notices.interrupt import Interrupts
 from keras_preempt.notices.notice import Source
-from keras_preempt.notices.platform import CLOUDS, Platform
+from keras_preempt.notices.platform import CLOUDS
 from keras_preempt.notices.polling import EarlyNotices, PolledNotices, early_notice
 from keras_preempt.notices.signals import SignalNotices
 from keras_preempt.notices.termination import Termination, TerminationConfig, complete
@@ -27,17 +27,11 @@ from keras_preempt.training.runtime import Runtime
 logger = logging.getLogger("keras_preempt")
 
 
-class Listening:
-    """The sources of notices of one fit. Those that need no network are heard from now on.
+class NoticeSources:
+    """The sources of notices of one training. Those that need no network are listened to from now on.
 
-    Args:
-        runtime: Takes the notices.
-        coordinator: Where TensorFlow leaves its own notice.
-        place: Which process this is.
-        config: What the user says about notices.
-
-    Raises:
-        ValueError: An environment variable that names the platform, or a metadata server, is wrong.
+    `runtime` takes the notices, `coordinator` is where TensorFlow leaves its own, and `config` is what the user says
+    about notices. Raises ValueError if an environment variable that names the platform, or a metadata server, is wrong.
     """
 
     def __init__(
@@ -48,17 +42,20 @@ class Listening:
         self._config = config
         self._sources: list[Source] = []
         self._signals: SignalNotices | None = None
-        self._look_again = False
-        self._detection = KnownOnce()  # Looks around while the state is restored.
+        self._replaced = False  # Whether other code has replaced the signal handlers.
+        self._detection = KnownOnce()  # Detects the platform while the state is restored.
         if place.workers:
             runtime.announcement = functools.partial(announcement, len(place.workers))
         signals = config.signals
         clustered = place.members > 1 or bool(place.workers)
         if SignalNotices.possible():
+            interrupts = None
+            if config.save_on_interrupt and signal.SIGINT not in signals and Interrupts.possible():
+                interrupts = Interrupts(runtime.expect, runtime.interrupt, lambda: runtime.started)
             self._signals = SignalNotices(
-                signals, runtime.notify, runtime.expect, self._signals_replaced, self._interrupts()
+                signals, runtime.notify, runtime.expect, self._signals_replaced, interrupts
             )
-            self._hear(self._signals)
+            self._start(self._signals)
             if signals:
                 listens(place.member)
         elif signals and (not clustered or not backend().hears_by_key):
@@ -69,66 +66,47 @@ class Listening:
         if (since := backend().early_notice()) is not None:
             runtime.notify(early_notice(since))
         elif not backend().hears_by_key:
-            self._hear(EarlyNotices(backend().early_notice, runtime.notify))
+            self._start(EarlyNotices(backend().early_notice, runtime.notify))
         if clustered and backend().hears_by_key:
             # In addition to the signals: one that came before this fit went to the runtime's own handler, which sets
             # the key up to a second later.
             keys, on_lost = _notice_keys(place, coordinator), None
             if place.workers and keys is not coordinator:
                 hung = HungOnLoss()
-                self._hear(hung)
+                self._start(hung)
                 on_lost = hung.begin
-            self._hear(CoordinationKeyNotices(keys, self._about_a_task, on_lost))
+            self._start(CoordinationKeyNotices(keys, self._about_a_task, on_lost))
 
-    def hear_platform(self) -> Termination:
+    def start_platform(self) -> Termination:
         """Also listens to the sources of the platform and to the user's function.
 
-        Returns:
-            The user's configuration, completed by what is known of the platform.
-
-        Raises:
-            ValueError: An environment variable that names a metadata server is wrong.
+        Returns the user's configuration, completed by what is known of the platform. Raises ValueError if an
+        environment variable that names a metadata server is wrong.
         """
-        termination = complete(self._config, self._platform())
+        platform = self._detection.result()
+        if self._place.workers:
+            platform = platform.for_tpu_coordinator()
+        elif self._place.members == 1 or not backend().hears_by_key:
+            platform = platform.without_coordination_key()
+        termination = complete(self._config, platform)
         notify, withdraw = self._runtime.notify, self._runtime.withdraw
         lead = termination.platform.maintenance_lead
         for name in termination.sources:
             if name in CLOUDS:
                 for source in CLOUDS[name].sources(notify, withdraw, lead):
-                    self._hear(source)
+                    self._start(source)
         if termination.termination_watcher_fn is not None:
-            self._hear(PolledNotices(termination.termination_watcher_fn, notify))
+            self._start(PolledNotices(termination.termination_watcher_fn, notify))
         if self._place.member == 0 and several_fits.is_news(termination.describe()):
             logger.info("%s", termination.describe())
         return termination
 
-    def look_again(self) -> None:
+    def restore_handlers(self) -> None:
         """Takes the signal handlers back if other code has replaced them. To be called at boundaries."""
-        if self._look_again and self._signals is not None:
-            self._look_again = False
+        if self._replaced and self._signals is not None:
+            self._replaced = False
             self._signals.look_again()
-            self._runtime.looked()
-
-    def _interrupts(self) -> Interrupts | None:
-        wanted = self._config.save_on_interrupt and signal.SIGINT not in self._config.signals
-        if not (wanted and Interrupts.possible()):
-            return None
-        runtime = self._runtime
-        return Interrupts(runtime.expect, runtime.interrupt, lambda: runtime.started)
-
-    def _signals_replaced(self) -> None:
-        self._look_again = True
-        self._runtime.attention = True
-
-    def _platform(self) -> Platform:
-        found = self._detection.result()
-        if self._place.workers:
-            return found.for_tpu_coordinator()
-        if (
-            self._place.members == 1 or not backend().hears_by_key
-        ):  # No coordination service, or no key of it.
-            return found.without_coordination_key()
-        return found
+            self._runtime.update_attention()
 
     def leave_with(self, termination: Termination, status: int) -> None:
         """Keeps a further signal from replacing the exit status of this process, unless `exit_fn` ends it."""
@@ -142,9 +120,13 @@ class Listening:
             for source in self._sources:
                 stopping.callback(source.stop)
 
-    def _hear(self, source: Source) -> None:
+    def _start(self, source: Source) -> None:
         self._sources.append(source)
         source.start()
+
+    def _signals_replaced(self) -> None:
+        self._replaced = True
+        self._runtime.attention = True
 
     def _about_a_task(self, notice: Notice) -> None:
         if self._place.workers or task_named_by(notice) == self._place.task:
