@@ -37,7 +37,6 @@ from keras_preempt.training.fit import Fit
 from keras_preempt.training.handshake import START_TIMEOUT, Handshake
 from keras_preempt.training.hook import Hook
 from keras_preempt.training.participant import Ending, Participant, in_one_line
-from keras_preempt.training.peers import Peers
 from keras_preempt.training.reading_ahead import reading_ahead
 from keras_preempt.training.resuming import resumed_from
 from keras_preempt.training.runtime import Runtime
@@ -45,13 +44,14 @@ from keras_preempt.training.saver import Saver
 from keras_preempt.training.saves import Saves
 from keras_preempt.training.schedule import Schedule
 from keras_preempt.training.session import Session
-from keras_preempt.training.several_fits import FitSlot, take_notices
+from keras_preempt.training.several_fits import FitSlot, is_news, take_notices
 from keras_preempt.training.space import check_space
 from keras_preempt.training.start_errors import AGREEING, DESCRIBING, LOOKING, RESTORING, Reached, explained
 from keras_preempt.training.startup import Share, Start, Startup
 from keras_preempt.training.structure import checked
 from keras_preempt.training.tidier import Tidier
 from keras_preempt.training.timers import Interval
+from keras_preempt.training.waiting import Peers
 
 logger = logging.getLogger("keras_preempt")
 
@@ -365,7 +365,7 @@ class _Beginning(Startup):
         traced, here = self.running.traced, self.participant.place
         constant = traced is not None and traced.keeps_variables
         promised = session.promised(session.callbacks.unsaved, session.callbacks.sets(constant=constant))
-        if not self.slot.is_news("promise", str(promised)):
+        if not is_news(self.slot.url, "promise", str(promised)):
             return
         watched = (
             counted(len(here.workers), "remote worker") if here.workers else counted(here.members, "worker")

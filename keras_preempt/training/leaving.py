@@ -34,12 +34,7 @@ _BEFORE_DEADLINE = 1.0 + end_limit.LAST_RESORT  # seconds
 
 
 def end_limit_of(place: Place, left: float | None) -> float:
-    """Returns how many seconds Python has to end this process.
-
-    Args:
-        place: Which process this is.
-        left: Seconds until the machine goes, if somebody has said so.
-    """
+    """Returns how many seconds Python has to end this process, if `left` are left until the machine goes."""
     job = backend().job()  # Its processes may train models of their own.
     leads = job.process == 0 if job is not None else place.members > 1 and place.member == 0
     limit = LAST_END_SECONDS if leads else END_SECONDS
@@ -48,11 +43,7 @@ def end_limit_of(place: Place, left: float | None) -> float:
 
 @contextlib.contextmanager
 def whatever_happens(what: str) -> Iterator[None]:
-    """Continues to leave after an error: the checkpoint is committed or is not, and the exit status says which.
-
-    Args:
-        what: What is done, for the log.
-    """
+    """Continues to leave after an error: the checkpoint is committed or is not, and the exit status says which."""
     try:
         yield
     except Exception:
@@ -70,13 +61,7 @@ def call_save_fn(termination: Termination) -> None:
 
 
 def wait_for_workers(termination: Termination, place: Place, notices: Iterable[Notice]) -> None:
-    """Waits until the workers that this process coordinates are gone, if one of them was under notice.
-
-    Args:
-        termination: Whether to wait at all.
-        place: Knows the workers.
-        notices: Those that this process has got.
-    """
+    """Waits until the workers that this process coordinates are gone, if one of them was under notice."""
     goes = any(notice.source == COORDINATION_KEY for notice in notices)
     if not (termination.waits_for_workers and goes):
         return
@@ -88,53 +73,35 @@ def wait_for_workers(termination: Termination, place: Place, notices: Iterable[N
 def leave(termination: Termination, code: int, what: str, limit: float = END_SECONDS) -> NoReturn:
     """Ends the process, or the fit. Everything that was started for the fit has ended.
 
-    Args:
-        termination: How to end.
-        code: The exit status.
-        what: What was saved and how to resume, for the message of `Preempted`.
-        limit: Seconds that Python has to end the process; see `end_limit_of`.
-
-    Raises:
-        SystemExit: There is no exit_fn.
-        Preempted: There is one, and it has returned.
+    Raises SystemExit; or Preempted, with the message `what`, if there is an exit_fn and it has returned. Python has
+    `limit` seconds to end the process; see `end_limit_of`.
     """
     if termination.exit_fn is not None:
         try:
             termination.exit_fn()
         except SystemExit as ends:
             if isinstance(ends.code, int):
-                _limit_end(ends.code, limit)
+                end_limit.limit_end(ends.code, limit, backend().tell_end)
             raise
         raise Preempted(f"The training was preempted; {what}")
     logger.warning("Preempted: exiting with status %d.", code)
     keep_exit_status()
     _end_soon()
-    _limit_end(code, limit)
+    end_limit.limit_end(code, limit, backend().tell_end)
     raise SystemExit(code)
 
 
 def interrupt(what: str, limit: float = END_SECONDS) -> NoReturn:
     """Raises KeyboardInterrupt, as Ctrl-C does. Everything that was started for the fit has ended.
 
-    A script that does not catch it ends by SIGINT, without a traceback.
-
-    Args:
-        what: What was saved and how to go on.
-        limit: See `leave`.
-
-    Raises:
-        KeyboardInterrupt: Always.
+    A script that does not catch it ends by SIGINT, without a traceback. The arguments are those of `leave`.
     """
     logger.warning("Interrupted: %s", what)
     error = KeyboardInterrupt(f"Training was interrupted; {what}")
     leaves_quietly(error)
     _end_soon()
-    _limit_end(EXIT_INTERRUPTED, limit)
+    end_limit.limit_end(EXIT_INTERRUPTED, limit, backend().tell_end)
     raise error
-
-
-def _limit_end(status: int, limit: float) -> None:
-    end_limit.limit_end(status, limit, backend().tell_end)
 
 
 _kept: list[Any] = []

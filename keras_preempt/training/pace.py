@@ -33,12 +33,7 @@ _PAUSES = 9  # of three epochs: how they end, how the next one begins, how its v
 
 
 class Pace:
-    """Measures one fit of one process.
-
-    The main thread tells where it is; other threads ask for the reserve.
-
-    Args:
-        clock: Returns monotonic seconds.
+    """Measures one fit of one process: the main thread says where it is, other threads ask for the reserve.
 
     Attributes:
         to_save: Bytes of a whole checkpoint, as long as no save was measured.
@@ -58,11 +53,7 @@ class Pace:
     # -- The main thread --------------------------------------------------------------------------------
 
     def enter(self, entered: int) -> bool:
-        """The main thread looks closer at a boundary, the `entered`-th.
-
-        Returns:
-            Whether the stretch that ends here was the slowest.
-        """
+        """The main thread looks closer at the `entered`-th boundary; returns whether it was reached most slowly."""
         if self._left is None:
             return False
         began, number = self._left
@@ -91,7 +82,6 @@ class Pace:
         self._snapshots.append(seconds)
 
     def save_began(self) -> None:
-        """A save begins now."""
         self._saving_since = self._clock()
 
     # -- Any thread -------------------------------------------------------------------------------------
@@ -107,11 +97,7 @@ class Pace:
         self._rounds.append(seconds)
 
     def slowest(self, entered: int) -> float:
-        """Seconds to expect at most from one boundary to the next.
-
-        Args:
-            entered: Boundaries entered so far.
-        """
+        """Seconds to expect at most from one boundary to the next, of which `entered` were entered."""
         known = [*self._stretches, *self._pauses]  # Copies: the main thread may append meanwhile.
         left = self._left
         if left is not None:

@@ -61,7 +61,7 @@ class Doubt:
     Attributes:
         what: What it is, as it follows "exact except:".
         cure: What to do about it: a sentence without its full stop.
-        certain: Whether it is known to be there; else it depends on what the user's code does, which cannot be seen.
+        certain: Whether it is known to be there, and does not depend on what the user's code does unseen.
     """
 
     what: str
@@ -88,7 +88,6 @@ class Promise:
 
     @property
     def is_certain(self) -> bool:
-        """Whether nothing is known to speak against an exact continuation."""
         return not any(doubt.certain for doubt in self.doubts)
 
     def __str__(self) -> str:
@@ -126,8 +125,13 @@ def promise(
         validation_may_draw: Whether there will be validations by a step that refers to other random numbers.
     """
     doubts = [Doubt(what, cure) for what, cure in data.doubts]
-    if shuffles is not None:
-        doubts += _doubts_of_shuffles(shuffles)
+    if shuffles is not None and (of_shuffles := _doubt_of(shuffles)):
+        doubts.append(
+            Doubt(
+                f"training and validation share a shuffle{of_shuffles}",
+                "Split the data before it is shuffled, or pass shuffle(..., reshuffle_each_iteration=False)",
+            )
+        )
     doubts += doubts_of_step(operations or (), held, "training step")
     if callbacks:
         doubts.append(
@@ -157,52 +161,31 @@ def promise(
     return Promise(tuple(doubts), " and ".join(filter(None, conditions)), data.how)
 
 
+def _doubt_of(shuffles: Shuffles) -> str:
+    if shuffles.shared_while_drawn:
+        return (
+            " that is repeated, or is gone through several times in an epoch, so that each changes the order of the "
+            "other at a moment that is left to chance"
+        )
+    unread = shuffles.shared and not shuffles.readable
+    return ", and how far it has come cannot be read" if unread else ""
+
+
 def doubts_of_validation_step(
     operations: Iterable[RandomOperation],
     of_training: Iterable[RandomOperation],
     held: Callable[[Any], bool],
 ) -> list[Doubt]:
-    """Returns what a restart does not repeat of the validation step, or may not.
-
-    Args:
-        operations: Its random operations, and those that run Python code.
-        of_training: Those of the training step, of which the promise has told.
-        held: See `promise`.
-    """
+    """Returns what a restart does not repeat of the validation step, or may not, but for what training does as well."""
     told = {(each.kind, each.where) for each in of_training}
     new = [each for each in operations if (each.kind, each.where) not in told]
     return doubts_of_step(new, held, "validation step")
 
 
-def _doubts_of_shuffles(shuffles: Shuffles) -> list[Doubt]:
-    if shuffles.shared_while_drawn:
-        return [
-            Doubt(
-                "training and validation share a shuffle that is repeated, or is gone through several times in an "
-                "epoch, so that each changes the order of the other at a moment that is left to chance",
-                "Split the data before it is shuffled, or pass shuffle(..., reshuffle_each_iteration=False)",
-            )
-        ]
-    if shuffles.shared and not shuffles.readable:
-        return [
-            Doubt(
-                "training and validation share a shuffle, and how far it has come cannot be read",
-                "Split the data before it is shuffled, or pass shuffle(..., reshuffle_each_iteration=False)",
-            )
-        ]
-    return []
-
-
 def doubts_of_step(
     operations: Iterable[RandomOperation], held: Callable[[Any], bool], step: str
 ) -> list[Doubt]:
-    """Returns what a restart does not repeat of a step, or may not.
-
-    Args:
-        operations: Its random operations, and those that run Python code.
-        held: See `promise`.
-        step: What it is called.
-    """
+    """Returns what a restart does not repeat of a step, or may not, by its random operations and Python code."""
     draws: set[str] = set()
     python: set[str] = set()
     generators: set[str] = set()
@@ -244,12 +227,7 @@ def doubts_of_step(
 
 
 def tell(doubts: Iterable[Doubt], otherwise: str = "") -> None:
-    """Logs what has turned out after the promise was given.
-
-    Args:
-        doubts: What that is.
-        otherwise: What may follow from it, after a space.
-    """
+    """Logs what has turned out after the promise was given, and, after a space, what may follow from it."""
     for doubt in doubts:
         exactly = "NOT exact" if doubt.certain else "Perhaps not exact"
         logger.warning("%s after a preemption: %s.%s", exactly, doubt, otherwise)

@@ -51,7 +51,10 @@ def failure_of(error: BaseException, member: int) -> Failure:
     code, text = backend().errors.described(error)
     plain = code or kind.__module__ == "builtins"
     name = kind.__name__ if plain else f"{kind.__module__}.{kind.__qualname__}"
-    return Failure(member, name, code, _shortened(text))
+    if len(text) > LONGEST_TEXT:
+        half = LONGEST_TEXT // 2
+        text = f"{text[:half]} [...] {text[-half:]}"
+    return Failure(member, name, code, text)
 
 
 def rebuild(failure: Failure) -> Exception:
@@ -85,9 +88,7 @@ def _rebuilt(failure: Failure, who: str) -> Exception:
 class Propagation:
     """Tells all workers of an error that ends the training of one of them.
 
-    Args:
-        coordinator: How the workers talk to each other.
-        remote: The workers that this process computes on, which can be lost as well.
+    `remote` are the workers that this process computes on, which can be lost as well.
 
     Attributes:
         origin: Where the error that has ended the training comes from; None as long as there is none.
@@ -103,11 +104,8 @@ class Propagation:
     def settle(self, error: BaseException) -> BaseException:
         """Takes an error that ends the training here; to be called while it is on its way out.
 
-        If it is this worker's own, the others are told. If it only stands for another worker's, that one is
-        returned.
-
-        Returns:
-            What to raise: `error` itself; the error of the other worker; or a `WorkerLost`.
+        If it is this worker's own, the others are told. Returns what to raise: `error` itself; the error of the other
+        worker, if it only stands for that; or a `WorkerLost`.
         """
         self._out_of_reach = backend().errors.says_the_service_is_out_of_reach(error)
         if self._coordinator.members > 1:
@@ -150,17 +148,12 @@ class Propagation:
         """Tells the others that this worker has left its training by an error that was not seen on its way."""
         if self.origin is None:
             self.origin = Origin.OWN
-            self._tell(
-                Failure(
-                    self._coordinator.member,
-                    "RuntimeError",
-                    0,
-                    "its fit was left by an exception; see its log",
-                )
-            )
+            text = "its fit was left by an exception; see its log"
+            self._tell(Failure(self._coordinator.member, "RuntimeError", 0, text))
 
     def _heard(self, failure: Failure) -> Exception:
-        self._say_seen()
+        with contextlib.suppress(CoordinationLost):
+            self._coordinator.put_if_absent(f"{_SEEN}/{self._coordinator.member}", "1")
         error = rebuild(failure)
         # No worker calls that an error of its own: it has lost another one, maybe a moment before this one does.
         is_loss = backend().errors.says_a_worker_is_gone(error)
@@ -169,7 +162,13 @@ class Propagation:
             tell_loss(f"worker {failure.member} reports it: {gist(failure.text)}")
         elif self.origin is None:
             self.origin = Origin.PEER
-            _tell_peers_error(failure)
+            logger.error(
+                "Worker %d has failed, and so all workers end: %s: %s. This is an error of the program, not a "
+                "preemption; the last committed checkpoint is kept.",
+                failure.member,
+                failure.type,
+                gist(failure.text),
+            )
         return backend().errors.lost(error) if is_loss else error
 
     def _of_a_peer(self, error: BaseException) -> Failure | None:
@@ -206,21 +205,14 @@ class Propagation:
             first = coordinator.put_if_absent(_KEY, failure.encode())
             coordinator.report_error(failure.encode(), code)
             if first and coordinator.member == 0 and self.origin is Origin.OWN:
-                self._stay_to_be_heard()
+                limit = time.monotonic() + SEEN_TIMEOUT
+                if not backend().errors.ends_collectives:
+                    limit += PATIENCE  # They may be waiting in a collective; allow for its timeout.
+                with contextlib.suppress(CoordinationTimeout):
+                    for other in range(1, coordinator.members):
+                        coordinator.wait_for(f"{_SEEN}/{other}", limit - time.monotonic())
         except CoordinationLost as error:
             logger.info("The other workers could not be told of the error: %s", error)
-
-    def _stay_to_be_heard(self) -> None:
-        limit = time.monotonic() + SEEN_TIMEOUT
-        if not backend().errors.ends_collectives:
-            limit += PATIENCE  # They hear of it while they wait in one, and hear it out.
-        with contextlib.suppress(CoordinationTimeout):
-            for other in range(1, self._coordinator.members):
-                self._coordinator.wait_for(f"{_SEEN}/{other}", limit - time.monotonic())
-
-    def _say_seen(self) -> None:
-        with contextlib.suppress(CoordinationLost):
-            self._coordinator.put_if_absent(f"{_SEEN}/{self._coordinator.member}", "1")
 
 
 def tell_uncaught_loss() -> None:
@@ -247,27 +239,13 @@ def _status_of_loss(error: BaseException) -> int | None:
 
 
 def tell_loss(text: str) -> None:
-    """Says that another worker is gone, and what that means.
-
-    Args:
-        text: Of the error that says so.
-    """
+    """Logs that another worker is gone, according to an error with this text, and what that means."""
     logger.error(
         "Another worker is gone, or cannot be reached: %s. This is neither a preemption that was announced to this job "
         "nor an error of its program. Start all workers again: training continues from the last committed checkpoint. "
         "The exit status is %d unless the program catches this error.",
         gist(text),
         EXIT_WORKER_LOST,
-    )
-
-
-def _tell_peers_error(failure: Failure) -> None:
-    logger.error(
-        "Worker %d has failed, and so all workers end: %s: %s. This is an error of the program, not a preemption; the "
-        "last committed checkpoint is kept.",
-        failure.member,
-        failure.type,
-        gist(failure.text),
     )
 
 
@@ -278,10 +256,3 @@ def gist(text: str) -> str:
         if line and not line.startswith(_NOT_THE_GIST):
             return line[:500]
     return text.strip()[:500]
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= LONGEST_TEXT:
-        return text
-    half = LONGEST_TEXT // 2
-    return f"{text[:half]} [...] {text[-half:]}"

@@ -14,13 +14,13 @@ from keras_preempt.checkpoint.layout import step_of
 from keras_preempt.process.threads import started
 from keras_preempt.process.words import counted, numbered
 from keras_preempt.report.progress import InBackground
-from keras_preempt.training.not_saved import tell_not_saved
 from keras_preempt.training.pace import Pace
 from keras_preempt.training.runtime import NEVER
-from keras_preempt.training.save_content import Content, Prepared, Saved
+from keras_preempt.training.save_content import Content, Saved
 from keras_preempt.training.saver import Saver
 from keras_preempt.training.schedule import Schedule
 from keras_preempt.training.session import Session
+from keras_preempt.training.waiting import tell_not_saved
 
 logger = logging.getLogger("keras_preempt")
 
@@ -31,14 +31,7 @@ WAIT_LIMIT = 3600.0
 
 
 class Saves:
-    """Decides when and how this fit is saved.
-
-    Args:
-        session: What to save.
-        saver: Writes it.
-        schedule: When to save while nothing happens.
-        members: How many processes take part.
-        pace: Told how long saves take.
+    """Decides when and how this fit is saved: what `session` holds, by `saver`, and told to `pace`.
 
     Attributes:
         committed: The folder of the checkpoint that was committed last, as far as this worker knows; at first
@@ -50,14 +43,7 @@ class Saves:
             and with the folder of the checkpoint, None if there is none.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        saver: Saver,
-        schedule: Schedule,
-        members: int,
-        pace: Pace,
-    ) -> None:
+    def __init__(self, session: Session, saver: Saver, schedule: Schedule, members: int, pace: Pace) -> None:
         self._session = session
         self._saver = saver
         self._schedule = schedule
@@ -65,35 +51,32 @@ class Saves:
         self._everyone = tuple(range(members))
         self._background = BackgroundSave()
         self._watch = InBackground()
-        self._awaited = threading.Event()  # Training waits for the save in flight.
+        self._training_waits = threading.Event()  # For the save in flight.
         self._started: Position | None = None
         self.committed: str | None = None
         self.after_start: Callable[[bool], None] = lambda wait: None
         self.on_capture: Callable[[], None] = lambda: None
         self.on_saved: Callable[[float, str | None], None] = lambda captured_at, name: None
-        self._owed = False  # The save at a notice, which goes on, is not committed yet.
+        self._final_save_pending = (
+            False  # The save at a notice, after which training goes on, is not committed.
+        )
 
     def begin(self, position: Position | None) -> None:
-        """Called where the fit begins: there is nothing to save until it is further."""
+        """The fit begins at `position`: there is nothing to save until it is further."""
         self._started = position
         self.committed = self._session.restored_name or None
 
     def at_once(self, plan: Plan, position: Position, given_up: Callable[[], bool] = lambda: False) -> Saved:
         """Saves, and returns when that is done. A save in flight is cancelled, unless it is as good.
 
-        Args:
-            plan: Which workers write what.
-            position: Where the main thread stands.
-            given_up: Whether the save can no longer be completed; asked while others are waited for.
+        `given_up` says whether the save can no longer be completed; it is asked while others are waited for.
         """
         began = time.time()
         finishing = (
             position.phase == "end"
-        )  # Whichever worker called the round: the end is always saved as such.
+        )  # The end is always saved as such, whichever worker called the round.
         if self._session.resuming and not finishing:
-            logger.info("Nothing was trained since %s was restored.", self._session.restored_name)
-            self.on_saved(time.monotonic(), self._session.restored_name)
-            return Saved(self._session.restored_name, 0.0)
+            return self._nothing_trained()
         busy = self._background.busy
         before: Saved | None = None
         if finishing:
@@ -103,17 +86,17 @@ class Saves:
             if before is not None and before.name is not None:
                 self.on_saved(time.monotonic(), before.name)
                 return Saved(before.name, time.time() - began, before.missing)
-        elif plan.kind is Kind.DEADLINE and self._owed:
+        elif plan.kind is Kind.DEADLINE and self._final_save_pending:
             before = self.wait()  # A checkpoint of some steps ago is better than none of now.
         else:
             self._background.cancel()
         self._pace.save_began()
-        captured_at = self._captures()
+        self.on_capture()
+        captured_at = time.monotonic()
         gone: set[int] = set()
         alone = busy and before is not None and before.cut
         if before is not None and alone:
-            # All the time to wait for others is used up: what is left is for writing. The others may be making the save
-            # that was planned.
+            # No time is left to wait for others, only to write. They may be making the save that was planned.
             self._saver.skip()
             plan = self._without(before.late, gone, plan, position)
         content: Content | None = None
@@ -136,7 +119,7 @@ class Saves:
     def _without(self, late: tuple[int, ...], gone: set[int], plan: Plan, position: Position) -> Plan:
         """The plan for those who are left, when `late` have turned out to be missing, too.
 
-        Each call has others, which are given nothing to write any more: so there are no more calls than workers.
+        Each call removes at least one writer, so this ends.
         """
         gone.update(late)
         if gone.isdisjoint(plan.writers):  # They only had to write pieces of sharded variables.
@@ -153,26 +136,29 @@ class Saves:
     def in_background(self, plan: Plan, position: Position) -> float:
         """Copies the state to host memory, and writes it while training goes on; unless it is there already.
 
-        Returns:
-            How long training was held up, in seconds.
+        Returns how long training was held up, in seconds.
         """
         if self._session.resuming:
-            # Also not to be saved: what Keras has reset is not put back yet.
-            logger.info("Nothing was trained since %s was restored.", self._session.restored_name)
-            self.on_saved(time.monotonic(), self._session.restored_name)
-            return 0.0
+            # Too early to save: state that Keras reset is not restored yet.
+            return self._nothing_trained().seconds
         began = time.time()
-        self._awaited.set()
+        self._training_waits.set()
         self._background.wait()  # At most one: memory for one copy, and the order of saves.
         self._pace.save_began()
-        self._owed = plan.kind is Kind.PREEMPTED
-        captured_at = self._captures()
+        self._final_save_pending = plan.kind is Kind.PREEMPTED
+        self.on_capture()
+        captured_at = time.monotonic()
         try:
-            prepared = self._prepared(plan, position, began)
+            content = self._session.capture(position)
+            try:
+                prepared = self._saver.prepare(plan, position, content, copy=True, began_at=began)
+            except MemoryError:
+                logger.warning("Training waits for the save at step %s: no memory for a copy.", position.step)
+                prepared = self._saver.prepare(plan, position, content, copy=False, began_at=began)
         except Exception as error:
             return self._not_begun(position, error, began, captured_at).seconds
         watch, waits = InBackground(), threading.Event()
-        self._watch, self._awaited = watch, waits
+        self._watch, self._training_waits = watch, waits
         written: list[float] = []
 
         def awaited() -> bool:
@@ -197,20 +183,16 @@ class Saves:
             self._background.wait()
         return time.time() - began
 
-    def _prepared(self, plan: Plan, position: Position, began: float) -> Prepared:
-        """What is written while training goes on; or while it waits, where there is no memory for a copy."""
-        content = self._session.capture(position)
-        try:
-            return self._saver.prepare(plan, position, content, copy=True, began_at=began)
-        except MemoryError:
-            logger.warning("Training waits for the save at step %s: no memory for a copy.", position.step)
-            return self._saver.prepare(plan, position, content, copy=False, began_at=began)
+    def _nothing_trained(self) -> Saved:
+        name = self._session.restored_name
+        logger.info("Nothing was trained since %s was restored.", name)
+        self.on_saved(time.monotonic(), name)
+        return Saved(name, 0.0)
 
     def _not_begun(self, position: Position, error: Exception, began: float, captured_at: float) -> Saved:
         """This worker has nothing to write, whatever the others do: a failed save, and not the end of training.
 
-        Raises:
-            Exception: What the step raised that computes the values: it is training that has failed.
+        Raises the error again if the step raised it that computes the values: it is training that has failed.
         """
         if backend().errors.described(error)[0] not in (0, _RESOURCE_EXHAUSTED):
             raise error
@@ -226,13 +208,7 @@ class Saves:
             self.in_background(Plan(0, Kind.PERIODIC, self._everyone, ()), position)
 
     def next_boundary(self, entered: int, position: Position, steps_per_execution: int) -> int:
-        """The number of the first boundary that may be due.
-
-        Args:
-            entered: Boundaries entered so far.
-            position: Where the main thread stands, at the last of them.
-            steps_per_execution: Training steps between two boundaries of training.
-        """
+        """The number of the first boundary that may be due, after `entered` of them, at the last of which it stands."""
         left = self._schedule.steps_left(position.step or 0)
         if left is None:
             return NEVER
@@ -240,15 +216,11 @@ class Saves:
             return entered + 1  # The next one may be training's, at this very step.
         return entered + -(-left // steps_per_execution)
 
-    def _captures(self) -> float:
-        self.on_capture()
-        return time.monotonic()
-
     def _ended(self, saved: Saved) -> Saved:
         self._pace.saved(None if saved.name is None else saved.seconds)
         if saved.name is not None:
             self.committed = saved.name
-            self._owed = False
+            self._final_save_pending = False
         return saved
 
     @property
@@ -259,7 +231,6 @@ class Saves:
 
     @property
     def fenced(self) -> Fenced | None:
-        """See `Saver.fenced`."""
         return self._saver.fenced
 
     @property
@@ -274,13 +245,7 @@ class Saves:
         return f"what was trained since step {step_of(self.committed)}"
 
     def tell_loss(self, plan: Plan, position: Position, *, uncertain: bool = False) -> None:
-        """Logs that the fit ends without a save at `position`, and what is lost.
-
-        Args:
-            plan: Why it ends.
-            position: Where the main thread stands.
-            uncertain: See `Saved.uncertain`.
-        """
+        """Logs that the fit ends without a save at `position`, and what is lost."""
         last = self.committed
         message = (
             "Preempted, and NOT KNOWN whether saved at step %s. If it is not, the restarted job %s: %s is lost%s."
@@ -298,12 +263,8 @@ class Saves:
         )
 
     def wait(self) -> Saved | None:
-        """Waits for the save in flight, and shows its progress; returns the outcome of the last one.
-
-        Raises:
-            BaseException: The error of the save.
-        """
-        self._awaited.set()
+        """Waits for the save in flight, and shows its progress; returns the outcome of the last one, or raises."""
+        self._training_waits.set()
         with self._watch.waited_for():
             return self._background.wait()
 
@@ -335,10 +296,8 @@ class BackgroundSave:
     ) -> None:
         """Begins a save, after the one in flight has ended.
 
-        Args:
-            position: What is saved.
-            write: Makes the save; its argument is a function that says whether to give up.
-            waits: Called if training waits for it here, as no thread could be started.
+        `write` makes the save, and is given a function that says whether to give up. `waits` is called if training
+        waits for it here, because no thread could be started.
         """
         self.wait()
         self.position = position
@@ -364,11 +323,7 @@ class BackgroundSave:
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> Saved | None:
-        """Waits for the save in flight; returns the outcome of the last one.
-
-        Raises:
-            BaseException: What the thread raised.
-        """
+        """Waits for the save in flight; returns the outcome of the last one, or raises what the thread raised."""
         if self._thread is not None:
             self._thread.join(WAIT_LIMIT)
             self._thread = None

@@ -71,11 +71,7 @@ def parse(save_every: object) -> Schedule:
 
 
 def chosen(save_every: object) -> Schedule:
-    """Returns the schedule that the environment asks for, or else that of the argument `save_every`.
-
-    Raises:
-        ValueError: Either is not what `parse` takes.
-    """
+    """Returns the schedule that the environment asks for, or else that of the argument `save_every`."""
     given = parse(save_every)
     text = os.environ.get(environment.SAVE_EVERY)
     if not text:
@@ -87,9 +83,5 @@ def chosen(save_every: object) -> Schedule:
 
 
 def parse_text(text: str) -> Schedule:
-    """Parses a text as `parse` does; digits alone are a number of steps.
-
-    Raises:
-        ValueError: It is not a schedule.
-    """
+    """Parses a text as `parse` does; digits alone are a number of steps."""
     return parse(int(text) if text.isascii() and text.isdigit() else text)

@@ -49,19 +49,14 @@ class EndedFits:
         self._pending = True
 
     def had_ended(self, url: str, epochs: int) -> None:
-        """A fit is restored at its end.
-
-        Args:
-            url: The directory that its callback was given.
-            epochs: How many epochs it was asked for.
-        """
+        """A fit is restored at its end; its callback was given the directory `url`."""
         self._count, self._url, self._epochs = self._count + 1, url, epochs
         self._pending = False
         if self.interactive:
             self.tell()
 
     def before_training(self) -> str:
-        """Returns what to say of them in front of the line of a fit that trains; empty if there are none."""
+        """Returns what to say of them in front of the line of a fit that trains; may be empty."""
         count, self._count = self._count, 0
         self._pending = False
         if count == 0:
@@ -118,13 +113,10 @@ atexit.register(ended_fits.tell_at_exit)
 
 
 class FitSlot:
-    """One fit of a process, at its place.
-
-    Args:
-        store: The directory that the callback was given.
-        staging_dir: As `open_store` takes it.
+    """One fit of a process, at its place in the directory that its callback was given.
 
     Attributes:
+        url: That directory.
         store: Where this fit keeps its checkpoints.
         begun_after: How the fit before it in this directory ended; None for the first one. It is part of the
             identity of the fit, which began with what that one had left.
@@ -149,14 +141,10 @@ class FitSlot:
         self.begun_after = script.last_end
         ended_fits.another_begins()
         script.begun = max(script.begun, self._number)
-        self._url, self._staging_dir, self._base = store.url, staging_dir, store
+        self.url, self._staging_dir, self._base = store.url, staging_dir, store
 
     def claim(self) -> None:
-        """Takes the place for this fit: two fits at once would overwrite each other's checkpoints.
-
-        Raises:
-            ValueError: A fit of this process that is still running has it.
-        """
+        """Takes the place for this fit: two fits at once would overwrite each other's checkpoints."""
         if _running.setdefault(self.store.key, self) is not self:
             raise ValueError(
                 f"Expected a directory that no other fit of this process is using. Received: "
@@ -175,10 +163,6 @@ class FitSlot:
         except StoreUnavailable as error:
             logger.warning("The last events could not be stored: %s", error)
 
-    def is_news(self, *what: Hashable) -> bool:
-        """Whether this is the first fit in its directory, in this process, to ask this of these words."""
-        return is_news(self._url, *what)
-
     @property
     def beside(self) -> set[str]:
         """The directories in this one that other fits of this process were given: no reason to refuse it."""
@@ -186,22 +170,25 @@ class FitSlot:
         return {key.removeprefix(within).partition("/")[0] for key in _scripts if key.startswith(within)}
 
     def had_ended(self, epochs: int) -> None:
-        """The fit was restored at its end: it trains nothing.
-
-        Args:
-            epochs: How many epochs it was asked for.
-        """
-        ended_fits.had_ended(self._url, epochs)
+        """The fit was restored at its end, after all the `epochs` that it was asked for: it trains nothing."""
+        ended_fits.had_ended(self.url, epochs)
 
     def trains(self) -> str:
         """The fit will train. Returns what to say in front of the line that tells from where; it may be empty."""
-        self._tell_unkept()
+        unkept, self._script.unkept = self._script.unkept, []
+        if unkept and is_news(self.url, "unkept", *unkept):
+            logger.warning(
+                "Once started again, the script may miss what callbacks of a fit that has ended hold now: %s. That fit "
+                "will train nothing then, so that code which reads it finds nothing. %s.",
+                ", ".join(unkept),
+                cure(unkept),
+            )
         before = ended_fits.before_training()
         if self._number == 1:
             return before
-        if self.is_news("a place of its own") or before:
+        if is_news(self.url, "a place of its own") or before:
             return (
-                f"{before}This is fit {self._number} of this process in {self._url}, with its own place in "
+                f"{before}This is fit {self._number} of this process in {self.url}, with its own place in "
                 f"{self.store.url}. Each fit that has ended keeps its last checkpoint (that of fit "
                 f"{self._number - 1}: {size_in_words(self._script.last_size)} of variables). "
             )
@@ -210,14 +197,8 @@ class FitSlot:
     def refuse_longer(self, done: int, epochs: int) -> None:
         """Refuses to train on a fit that had ended, if the one after it has begun with what it had left.
 
-        That one would be refused too, but only after this one has trained.
-
-        Args:
-            done: Epochs after which it had ended.
-            epochs: How many it is asked for now.
-
-        Raises:
-            IdentityMismatch: There is such a fit.
+        That one would be refused too, but only after this one has trained. This one had ended after `done` epochs, and
+        is asked for `epochs` now.
         """
         following = _place(self._base, self._number + 1, self._staging_dir)
         try:
@@ -231,24 +212,10 @@ class FitSlot:
                 "epochs, or train in another directory. Nothing was trained."
             )
 
-    def _tell_unkept(self) -> None:
-        """Says what callbacks of fits that have ended hold, and what the script will miss when it is started again."""
-        unkept, self._script.unkept = self._script.unkept, []
-        if unkept and self.is_news("unkept", *unkept):
-            logger.warning(
-                "Once started again, the script may miss what callbacks of a fit that has ended hold now: %s. That fit "
-                "will train nothing then, so that code which reads it finds nothing. %s.",
-                ", ".join(unkept),
-                cure(unkept),
-            )
-
     def ended(self, steps: int, size: int, unkept: Iterable[str] = ()) -> None:
-        """The fit has ended well; the next one in this directory is another.
+        """The fit has ended well after `steps`, with `size` bytes of variables; the next one here is another.
 
-        Args:
-            steps: Training steps that were done by then.
-            size: Bytes of its variables.
-            unkept: What its callbacks hold and what is not kept, in words.
+        `unkept` is what its callbacks hold and what is not kept, in words.
         """
         self._script.unkept += unkept
         self._script.ended = max(self._script.ended, self._number)
@@ -272,7 +239,7 @@ def take_notices() -> list[Notice]:
 
 
 def is_news(*what: Hashable) -> bool:
-    """Whether this is the first fit of this process to ask this of these words."""
+    """Whether no fit of this process has asked this of these words before."""
     new = what not in _said
     _said.add(what)
     return new

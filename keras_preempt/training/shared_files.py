@@ -26,13 +26,6 @@ _PATHS: dict[type, str] = {keras.callbacks.ModelCheckpoint: "filepath", keras.ca
 """Which attribute of a callback of Keras is the file that it writes."""
 
 
-def _saves_models(callback: keras.callbacks.Callback) -> bool:
-    orbax = getattr(keras.callbacks, "OrbaxCheckpoint", None)  # Since Keras 3.15.
-    return isinstance(callback, keras.callbacks.ModelCheckpoint) or (
-        orbax is not None and isinstance(callback, orbax)
-    )
-
-
 def written_by(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, Any]:
     """Returns what files the callbacks of this worker write, and which of them save models, as JSON for `warn`."""
     callbacks = list(callbacks)
@@ -42,15 +35,19 @@ def written_by(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, Any]:
         for kind, attribute in _PATHS.items()
         if isinstance(callback, kind) and "://" not in str(getattr(callback, attribute))
     ]
-    saving = [type(callback).__name__ for callback in callbacks if _saves_models(callback)]
+    savers = [
+        keras.callbacks.ModelCheckpoint,
+        getattr(keras.callbacks, "OrbaxCheckpoint", None),
+    ]  # Since Keras 3.15.
+    saves_models = tuple(filter(None, savers))
+    saving = [type(callback).__name__ for callback in callbacks if isinstance(callback, saves_models)]
     return {"machine": this_process.machine(), "files": files, "saving": saving}
 
 
 def warn(written: Mapping[int, Mapping[str, Any]]) -> None:
     """Warns of every file that several workers of one machine write, and of models that some workers alone save on JAX.
 
-    Args:
-        written: What `written_by` returned, by worker.
+    `written` is what `written_by` returned, by worker.
     """
     on_jax = keras.backend.backend() == "jax"
     writers: dict[tuple[str, str, str], list[int]] = defaultdict(list)
@@ -78,7 +75,7 @@ def warn(written: Mapping[int, Mapping[str, Any]]) -> None:
         if on_jax and len(workers) < len(written):
             logger.warning(
                 "%s is passed on %s alone. On JAX all workers have to save a model together: alone, it fails or waits "
-                "for ever. Pass it on all workers, %s.",
+                "forever. Pass it on all workers, %s.",
                 callback,
                 numbered("worker", workers),
                 "each with jax.process_index() in its path"

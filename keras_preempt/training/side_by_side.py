@@ -47,13 +47,9 @@ _OVER_ALL = "set a keras.distribution.DataParallel() or ModelParallel over keras
 
 @dataclass(frozen=True)
 class Named:
-    """How a process knows of the others.
+    """How a process knows of the others: `by` whom, with a verb, or as a noun, the `source`.
 
-    Attributes:
-        by: Who says that there are others, with its verb.
-        source: The same as a noun.
-        to_join: How a script has the workers train one model.
-        number: What is different in each worker.
+    `to_join` says how a script has the workers train one model, `number` what is different in each worker.
     """
 
     by: str
@@ -143,27 +139,20 @@ class Alone:
                 continue
             if other.get("task") != self.task and _lives(other, claim.get("claimed_at")):
                 backend().leave_refused()
-                raise SideBySide(self._told(store.url, str(other.get("task"))))
-
-    def _told(self, url: str, other: str) -> str:
-        return (
-            f"Expected one model on all {self.members} workers of {self.named.source}, or a directory for each worker. "
-            f"Received: a model of its own on {self.task}, made under {self.strategy}, in {url}, where {other} has "
-            f"begun to train another one. For one model, {self.named.to_join}; or give each worker its own directory, "
-            f"with {self.named.number} in its name."
-        )
+                raise SideBySide(
+                    f"Expected one model on all {self.members} workers of {self.named.source}, or a directory for each "
+                    f"worker. Received: a model of its own on {self.task}, made under {self.strategy}, in {store.url}, "
+                    f"where {other.get('task')} has begun to train another one. For one model, {self.named.to_join}; "
+                    f"or give each worker its own directory, with {self.named.number} in its name."
+                )
 
 
 def alone(strategy: object, place: Place) -> Alone | None:
     """Finds out whether this process is one of several training workers that each train alone.
 
-    Args:
-        strategy: What the model trains under: a strategy, or on JAX a distribution or None.
-        place: The place that this process has in it.
-
-    Returns:
-        None if it is not: it trains with the others; it is no training worker, but an evaluator, say; or its cluster
-        works in another way, with parameter servers or with remote workers.
+    Returns None if it is not: it trains with the others; it is no training worker, but an evaluator, say; or its
+    cluster works in another way, with parameter servers or with remote workers. On JAX, `strategy` is a distribution
+    or None.
     """
     if place.members > 1 or place.workers or place.joins:
         return None

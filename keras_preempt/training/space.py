@@ -18,18 +18,9 @@ logger = logging.getLogger("keras_preempt")
 def check_space(store: Store, model_state: ModelState, members: int, replicas: int) -> None:
     """Makes sure, before training begins, that there is room for what this worker writes, or stages for a bucket.
 
-    That is an even share of the mirrored variables and of the pieces that it holds of sharded ones, and all of its own.
-    If others are under notice it has to
-    take over their shares too: where there is no room for that, a warning says so.
-
-    Args:
-        store: The run's directory; prepared.
-        model_state: The variables.
-        members: How many workers there are.
-        replicas: How many replicas this worker has.
-
-    Raises:
-        StoreUnavailable: There is not enough room; the message says how much there is.
+    That is an even share of the mirrored variables and of the pieces that it holds of sharded ones, and all of its own,
+    for each of its `replicas`. If others are under notice it has to take over their shares too: where there is no room
+    for that, a warning says so. Raises StoreUnavailable if there is not enough room.
     """
     mirrored, local = size_of(model_state.mirrored_signature()), size_of(model_state.local_signature())
     share, most = model_state.sharded_sizes()
@@ -46,9 +37,8 @@ def check_space(store: Store, model_state: ModelState, members: int, replicas: i
 
 def size_of(signature: Iterable[Mapping[str, Any]]) -> int:
     """Bytes of the values of variables, as `ModelState.signature` describes them."""
-    return sum(_item_size(v["dtype"]) * math.prod(v["shape"]) for v in signature)
-
-
-def _item_size(dtype: str) -> int:
     # How long strings are is known from their values alone: counted is what points to one.
-    return 8 if dtype == "string" else dtype_of(dtype).itemsize
+    return sum(
+        (8 if v["dtype"] == "string" else dtype_of(v["dtype"]).itemsize) * math.prod(v["shape"])
+        for v in signature
+    )

@@ -14,12 +14,7 @@ _MARK = "keras_preempt raised this"
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of the start of a fit.
-
-    Attributes:
-        doing: What is being done, as the end of "while it ...".
-        cure: What to do about an error there, in sentences.
-    """
+    """A part of the start of a fit: what is being done, after "while it", and what to do about an error there."""
 
     doing: str
     cure: str
@@ -51,13 +46,9 @@ CAPTURING = Stage(
 
 
 def explain(error: BaseException, stage: Stage) -> None:
-    """Adds to an error that this package raised it, what it was doing and what helps; once.
+    """Adds to an error on its way out of the fit that this package raised it, what it was doing and what helps; once.
 
     Where Python has no notes (3.10), it goes to the log as an error.
-
-    Args:
-        error: The error on its way out of the fit.
-        stage: Where it came from.
     """
     if not isinstance(error, Exception):
         return  # The user or the machine ends the process.
@@ -73,22 +64,14 @@ def explain(error: BaseException, stage: Stage) -> None:
 
 @dataclass
 class Reached:
-    """How far the start has come.
-
-    Attributes:
-        stage: What is being done.
-    """
+    """How far the start has come."""
 
     stage: Stage
 
 
 @contextlib.contextmanager
 def explained(stage: Stage) -> Iterator[Reached]:
-    """Explains errors that leave the block, by the stage that it has reached; see `explain`.
-
-    Args:
-        stage: Where it begins.
-    """
+    """Explains errors that leave the block, which begins in `stage`, by the stage that it has reached."""
     reached = Reached(stage)
     try:
         yield reached

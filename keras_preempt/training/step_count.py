@@ -13,12 +13,7 @@ _LATEST = 8
 
 
 class StepCount:
-    """The steps of a fit.
-
-    Args:
-        done: Steps that the model had done when the fit began.
-        per_execution: Steps between two boundaries of training.
-        in_epoch: Batches of an epoch; None if that is not known.
+    """The steps of a fit, of a model that had done some; an epoch has `in_epoch` batches, if that is known.
 
     Attributes:
         ended: What Keras says as the number of a batch in its epoch, for the latest steps that have ended.
@@ -31,7 +26,6 @@ class StepCount:
 
     @property
     def done(self) -> int:
-        """The steps that are done."""
         if not self.ended:
             return self._done
         # With several steps in an execution, Keras says its first or its last one.
@@ -51,11 +45,6 @@ class StepCount:
         self.ended.clear()
 
     def continue_at(self, step: int, batch: int) -> None:
-        """The fit continues from a checkpoint.
-
-        Args:
-            step: The steps that are done.
-            batch: The next batch of its epoch.
-        """
+        """The fit continues from a checkpoint after `step` steps, at this batch of its epoch."""
         self._done, self._batch = step, batch
         self.ended.clear()

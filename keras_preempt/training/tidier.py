@@ -25,11 +25,7 @@ class _Stopped(Exception):
 class Tidier:
     """Tidies up the directory of one fit, beside training. Nothing in it may delay training or fail it.
 
-    Args:
-        store: The run's directory.
-        retention: Which checkpoints stay.
-        incarnation: The number of this start.
-        leaving: Whether this process is about to leave: then nothing is removed any more.
+    Nothing is removed any more when `leaving` says that this process is about to leave.
     """
 
     def __init__(
@@ -55,17 +51,15 @@ class Tidier:
     def after_start(self, restored: str | None, *, wait: bool = False) -> None:
         """Tidies up after earlier starts: a save at a notice leaves that to the next start.
 
-        Args:
-            restored: The checkpoint that this start has restored, "" for none. None if others had to be passed over: no
-                checkpoint is removed then before this start has saved one.
-            wait: Whether to return only when that is done, or given up.
+        `restored` is the checkpoint that this start has restored, "" for none; None if others had to be passed over: no
+        checkpoint is removed then before this start has saved one.
         """
         self._begin(self._tidying.sweep)
         if restored is not None:
             self._tidying.restored = restored
             self._begin(self._tidy)
         if wait:
-            self._wait(_LIMIT)
+            self._join(_LIMIT)
 
     def soon(self) -> None:
         """Has somebody tidy up; returns at once, unless there is no thread for it."""
@@ -85,14 +79,14 @@ class Tidier:
     def now(self) -> None:
         """Tidies up; returns when that is done, or given up."""
         self.soon()
-        self._wait(_LIMIT)
+        self._join(_LIMIT)
 
     def stop(self) -> None:
         """Ends it, whatever is left to remove."""
         self._stopped = True
-        self._wait(_PATIENCE)
+        self._join(_PATIENCE)
 
-    def _wait(self, seconds: float) -> None:
+    def _join(self, seconds: float) -> None:
         thread = self._thread
         if thread is not None:
             thread.join(seconds)

@@ -9,11 +9,8 @@ from collections.abc import Callable
 class Countdown:
     """Waits for a moment that may move, and calls, in a thread of its own, from now on.
 
-    Args:
-        changed: Notified whenever the moment may have changed.
-        due: Returns when to call by `clock`, None for never. Asked with the lock of `changed` held.
-        call: Called without the lock; it must make `due` return another moment.
-        clock: Returns monotonic seconds.
+    `due` returns when to call by `clock`, None for never; it is asked with the lock of `changed` held, and again when
+    that is notified. `call` is called without the lock, and must make `due` return another moment.
     """
 
     def __init__(
@@ -60,12 +57,7 @@ class Countdown:
 
 
 class Interval:
-    """Calls a function every so many seconds, in a thread of its own, from now on.
-
-    Args:
-        seconds: Between two calls.
-        call: What to call; a call that takes longer delays the next.
-    """
+    """Calls a function every so many seconds, in a thread of its own, from now on; a long call delays the next."""
 
     def __init__(self, seconds: float, call: Callable[[], None]) -> None:
         self._seconds = seconds

@@ -1,29 +1,69 @@
-"""How long a save waits for what other workers have to write, and how often it is tried."""
+"""Whom a save waits for and how long, how often it is tried, and what is logged if it fails."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from keras_preempt.checkpoint.errors import CallFailed
+from keras_preempt.agreement.coordinator import Coordinator
+from keras_preempt.checkpoint.boxes import PiecesLost
+from keras_preempt.checkpoint.errors import CallFailed, CheckpointError
+from keras_preempt.process.threads import started
 
 logger = logging.getLogger("keras_preempt")
 
 PAUSES = (0.1, 1.0)
 """Seconds before a save is tried again of which a call to the file system has failed."""
 
+ASK_SECONDS = 1.0
+"""Seconds between two requests for who is gone, which are made only while a save waits for other workers."""
+
+_END_SECONDS = 2.0
+
 Result = TypeVar("Result")
+
+
+class Peers:
+    """Knows which of the other workers are gone, as far as the coordination service says so."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self.gone: frozenset[int] = frozenset()
+        """Their numbers, as known by now."""
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Keeps `gone` up to date for as long as it is entered.
+
+        In a thread of its own: the request hangs while the worker that hosts the service is frozen, and the save that
+        waits has a deadline.
+        """
+        if self._coordinator.members == 1:
+            yield
+            return
+        over = threading.Event()
+        asking = started(self._ask, "keras_preempt-peers", over)
+        try:
+            yield
+        finally:
+            over.set()
+            if asking is not None:
+                asking.join(timeout=_END_SECONDS)
+
+    def _ask(self, over: threading.Event) -> None:
+        while not over.wait(ASK_SECONDS):
+            self.gone = self.gone | self._coordinator.gone()
 
 
 class Wait:
     """How long one save waits for other workers: a notice may limit it, also one that comes meanwhile.
 
-    Args:
-        patience: Returns the seconds from now on; None for no limit.
-        awaited: Whether training waits for the save.
+    `patience` returns the seconds from now on, or None for no limit; `awaited` whether training waits for the save.
     """
 
     def __init__(self, patience: Callable[[], float | None], awaited: Callable[[], bool]) -> None:
@@ -46,19 +86,14 @@ class Wait:
         return max(0.0, self._until - now)
 
     def over(self) -> bool:
-        """Whether there is no time left to wait."""
         return self.left() <= 0
 
 
 def tried_again(call: Callable[[int], Result], patience: Callable[[], float | None]) -> Result:
     """Makes a call, and again, if the file system has failed it and there is time: one error may be all there is.
 
-    Args:
-        call: What to do; given how often it was tried before.
-        patience: Returns for how many seconds it may wait; None for no limit.
-
-    Raises:
-        Exception: What the last call has raised.
+    The call is given how often it was tried before. `patience` returns for how many seconds it may wait; None for no
+    limit. Raises what the last call has raised.
     """
     for tries, pause in enumerate(PAUSES):
         try:
@@ -70,3 +105,14 @@ def tried_again(call: Callable[[int], Result], patience: Callable[[], float | No
             logger.warning("The save is tried again: %s", error)
         time.sleep(pause)
     return call(len(PAUSES))
+
+
+def tell_not_saved(step: int | None, error: Exception) -> None:
+    """Logs why a save has failed."""
+    known = isinstance(error, (CheckpointError, PiecesLost, OSError))
+    logger.error(
+        "The checkpoint at step %s was NOT saved: %s",
+        step,
+        error if known else f"{type(error).__name__}: {error}",
+        exc_info=None if known or isinstance(error, MemoryError) else error,
+    )
