@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
+from keras_preempt.checkpoint.errors import one_line
+from keras_preempt.checkpoint.layout import parse_attempt
+from keras_preempt.checkpoint.run_directory import read_chosen
 from keras_preempt.checkpoint.storage.opening import names_bucket
-from keras_preempt.cli.options import directory_argument, opened_run
+from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.checkpoint.tensors import stream
+from keras_preempt.cli.options import CannotRead, directory_argument, opened_run
+from keras_preempt.cli.terminal import is_silenced, shown_size
+from keras_preempt.process.words import some
+from keras_preempt.state.saved_weights import GROUP, Weights, read_weights
 
 _SUFFIXES = (".weights.h5", ".keras", ".safetensors")
+_NAMED = 5
 
 
 @click.command()
@@ -74,17 +87,114 @@ def export(directory: str, out: Path, step: int | None, model: str | None, force
         raise click.UsageError(
             f"Expected OUT not to exist. Received: {str(out)!r}, which does. Pass --force to replace it."
         )
-    with opened_run(directory) as (store, _):
-        if out.name.endswith(".safetensors"):
-            if model is not None:
-                raise click.UsageError("Expected no --model for .safetensors, which holds weights alone.")
-            from keras_preempt.cli.export_formats import export_safetensors
-
-            lines = export_safetensors(store, step, out)
+    if out.suffix == ".safetensors" and model is not None:
+        raise click.UsageError("Expected no --model for .safetensors, which holds weights alone.")
+    with opened_run(directory) as (store, run):
+        left_out: list[str] = []
+        if out.suffix == ".safetensors":
+            info, weights = read_chosen(store, step, lambda info: read_weights(store, info))
+            found, variables = info.step, run.get("model")
+            assert isinstance(variables, list)
+            strings = [each for each in variables if isinstance(each, dict) and each.get("dtype") == "string"]
+            named = {str(each.get("name")).removeprefix(GROUP) for each in strings}
+            left_out = [name for name in weights.values if name in named]
+            for name in left_out:
+                del weights.values[name]
+            with _written_whole(out) as unfinished, open(unfinished, "wb") as file:
+                for chunk in stream(weights.values):
+                    file.write(chunk.data)
         else:
-            from keras_preempt.cli.export_formats import export_keras
-
-            lines = export_keras(store, step, out, model)
-    for line in lines:
-        click.echo(line)
+            with _without_noise():
+                found, weights = _write_with_keras(store, step, out, model)
+        _print(out, found, store.url, weights, left_out)
     return 0
+
+
+class CannotWrite(click.ClickException):
+    """The file cannot be written."""
+
+    exit_code = 4
+
+
+@contextlib.contextmanager
+def _written_whole(out: Path) -> Iterator[Path]:
+    """Yields the path of a file to write, which becomes `out` when the block ends without an exception."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=".tmp-export-", dir=out.parent) as folder:
+            unfinished = Path(folder) / out.name
+            yield unfinished
+            with open(unfinished, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(unfinished, out)
+    except OSError as error:
+        raise CannotWrite(
+            f"Expected to write {str(out)!r}. Received: {error.strerror or error}. Choose another folder, or make room."
+        ) from None
+
+
+def _write_with_keras(store: Store, step: int | None, out: Path, model: str | None) -> tuple[int, Weights]:
+    """Makes the model, gives it the weights, and lets Keras write the file."""
+    from keras_preempt.backend.requirements import check
+
+    try:
+        check()
+    except ImportError as error:
+        raise CannotRead(f"{error} A .safetensors file needs neither.") from None
+    from keras_preempt.cli.export_model import model_from
+    from keras_preempt.state.architecture import NoArchitecture, rebuild
+    from keras_preempt.state.weights import load_weights_from
+
+    names: list[str] | None = None
+    if model is not None:
+        made = model_from(model)
+    else:
+        _, incarnation = read_chosen(store, step, lambda info: parse_attempt(info.attempt)[0])
+        try:
+            made, names = rebuild(store, incarnation)
+        except NoArchitecture as error:
+            raise CannotRead(
+                f"{error} Say how to make it: --model train.py:make_model. .safetensors needs none."
+            ) from None
+    try:
+        found, weights = load_weights_from(made, store, step, names)
+    except ValueError as error:  # It is not built.
+        raise CannotRead(str(error)) from None
+    with _written_whole(out) as unfinished:
+        if out.suffix == ".keras":
+            made.save(unfinished)
+        else:
+            made.save_weights(unfinished)
+    return found, weights
+
+
+@contextlib.contextmanager
+def _without_noise() -> Iterator[None]:
+    """Holds back standard error, and drops what TensorFlow logs while it loads although it was told not to."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    level = os.environ["TF_CPP_MIN_LOG_LEVEL"]
+    sys.stderr.flush()
+    real = os.dup(2)
+    with tempfile.TemporaryFile() as kept:
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(real, 2)
+            os.close(real)
+            kept.seek(0)
+            for line in kept.read().decode(errors="replace").splitlines():
+                if not is_silenced(line, level):
+                    click.echo(line, err=True)
+
+
+def _print(out: Path, step: int, directory: str, weights: Weights, left_out: Sequence[str]) -> None:
+    size = sum(value.nbytes for value in weights.values.values())
+    click.echo(f"{out}: {len(weights.values)} weights ({shown_size(size)}) of step {step} in {directory}")
+    notes: dict[str, list[str]] = {}
+    for name, how in weights.combined.items():
+        notes.setdefault(f"different on the replicas, {how}", []).append(name)
+    if left_out:
+        notes["left out, since the format has no strings"] = list(left_out)
+    for note, names in notes.items():
+        click.echo(f"  {note}: {some(list(map(one_line, names)), _NAMED)}")

@@ -23,8 +23,7 @@ from keras_preempt.cli.checkpoint_summary import (
 from keras_preempt.cli.inspect_compare import compare_checkpoints, print_differences
 from keras_preempt.cli.options import directory_argument, json_option, opened_run
 from keras_preempt.cli.terminal import Terminal, shown_size
-from keras_preempt.process.words import counted
-from keras_preempt.report.tables import some
+from keras_preempt.process.words import counted, some
 
 _GOOD, _NOT_GOOD = 0, 1
 

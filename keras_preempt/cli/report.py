@@ -25,18 +25,8 @@ from keras_preempt.cli.watch import Watch
 from keras_preempt.report.account import Account
 from keras_preempt.report.loading import load
 from keras_preempt.report.page import page
-from keras_preempt.report.tables import (
-    Table,
-    account_as_json,
-    headline,
-    losses,
-    notices,
-    places,
-    saves,
-    starts,
-    summary,
-    times,
-)
+from keras_preempt.report.tables import account_as_json, notices, places, saves, starts, times
+from keras_preempt.report.wording import headline, losses, summary
 
 _MADE, _NOT_FINISHED = 0, 4
 
@@ -181,24 +171,19 @@ def _print(terminal: Terminal, account: Account, directory: str) -> None:
         terminal.line(line)
     for line in losses(account):
         terminal.line(line, style="yellow")
-    tables = (
-        starts(account),
-        _without_meanings(times(account)),
-        notices(account),
-        saves(account),
-        places(account),
-    )
-    for table in tables:
-        if table is not None:
+    for table in (starts(account), times(account), notices(account), saves(account), places(account)):
+        if table.rows:
+            # docs/report.md and the page have the other columns.
+            shown = [index for index, column in enumerate(table.columns) if not column.page_only]
             terminal.line("")
-            terminal.table(table.title, table.columns, table.rows, left=table.left)
+            terminal.table(
+                table.title,
+                [table.columns[index].title for index in shown],
+                [[row[index] for index in shown] for row in table.rows],
+                left={position for position, index in enumerate(shown) if table.columns[index].left},
+            )
     if account.gaps:
         terminal.line("")
         terminal.line("What is missing:", style="bold yellow")
         for gap in account.gaps:
             terminal.line(f"  {gap}")
-
-
-def _without_meanings(table: Table) -> Table:
-    """Leaves out the last column, for which a terminal has no room; docs/report.md and the page have it."""
-    return Table(table.title, table.columns[:-1], [row[:-1] for row in table.rows])

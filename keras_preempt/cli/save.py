@@ -19,7 +19,7 @@ from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.options import CannotRead, directory_argument, opened_run, seconds_option, store_of
 from keras_preempt.process import this_process
 from keras_preempt.report import events
-from keras_preempt.report.fields import whole
+from keras_preempt.report.event import whole
 from keras_preempt.training import requests
 from keras_preempt.training.requests import SaveRequest
 

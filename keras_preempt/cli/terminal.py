@@ -113,9 +113,9 @@ class Terminal:
         self._print(Text(), line, style)
 
     def table(
-        self, title: str, columns: list[str], rows: list[list[str]], *, left: Collection[str] = ()
+        self, title: str, columns: list[str], rows: list[list[str]], *, left: Collection[int] = ()
     ) -> None:
-        """Writes a table; all columns but the first, and those named in `left`, are aligned to the right."""
+        """Writes a table; all columns but the first, and those at the positions `left`, are aligned to the right."""
         decorated = self._console.is_terminal
         table = Table(
             title=title,
@@ -125,7 +125,7 @@ class Terminal:
             show_header=any(columns),
         )
         for position, column in enumerate(columns):
-            table.add_column(column, justify="left" if position == 0 or column in left else "right")
+            table.add_column(column, justify="left" if position == 0 or position in left else "right")
         for row in rows:
             table.add_row(*row)
         self._render(table)

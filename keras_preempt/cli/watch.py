@@ -21,9 +21,9 @@ from keras_preempt.cli.terminal import Terminal
 from keras_preempt.process.words import counted
 from keras_preempt.report import journal
 from keras_preempt.report.account import Account
-from keras_preempt.report.life import End
-from keras_preempt.report.loading import Looks, NothingTold
-from keras_preempt.report.tables import clock, headline, length, losses, summary
+from keras_preempt.report.loading import Loader, NoEvents
+from keras_preempt.report.wording import clock, headline, length, losses, summary
+from keras_preempt.report.worker_run import End
 
 PATIENCE = {True: (1.0, 5.0), False: (10.0, 60.0)}
 """Seconds between two looks in a directory (True) or a bucket: right after something has happened, and at the longest
@@ -51,7 +51,7 @@ class Watch:
         on_change: Callable[[Account], None] = lambda account: None,
     ) -> None:
         self._store = store
-        self._looks = Looks(store)
+        self._loader = Loader(store)
         self._name = one_line(directory)
         self._ends_at = None if timeout is None else time.monotonic() + timeout
         self._least, self._most = PATIENCE[store.is_local]
@@ -92,7 +92,7 @@ class Watch:
         while True:
             lines = self._look()
             show(lines)
-            if self.account is not None and self.account.incarnations[-1].end is End.FINISHED:
+            if self.account is not None and self.account.starts[-1].end is End.FINISHED:
                 return True
             if lost():
                 return False
@@ -127,8 +127,8 @@ class Watch:
     def _look_at_it(self) -> str:
         """Updates the account; returns what is still waited for."""
         try:
-            self.account = self._looks.look()
-        except NothingTold:
+            self.account = self._loader.load()
+        except NoEvents:
             return "the run has told nothing yet"
         except ForeignDirectory:
             if is_empty(self._store):
@@ -179,7 +179,7 @@ class Watch:
 def _doing(account: Account, now: float) -> Table:
     """What each worker does, or how it ended; of many workers, how many do the same."""
     table = Table(box=None, pad_edge=False, show_header=False)
-    lives = account.incarnations[-1].lives
+    lives = account.starts[-1].workers
     if len(lives) > _MOST_WORKERS:
         found: dict[str, int] = {}
         for life in lives:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 
 def counted(count: int, noun: str) -> str:
@@ -14,6 +14,12 @@ def counted(count: int, noun: str) -> str:
 def numbered(noun: str, numbers: Collection[int]) -> str:
     """Things by their numbers, such as "worker 1" or "workers 0, 3"."""
     return f"{noun}{'' if len(numbers) == 1 else 's'} {', '.join(map(str, sorted(numbers)))}"
+
+
+def some(items: Sequence[str], most: int) -> str:
+    """Names the first `most` of some things, and says how many more there are."""
+    shown = ", ".join(items[:most])
+    return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
 
 
 def size_in_words(number: float) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keras_preempt.report.course import Stretch, stretches
-from keras_preempt.report.life import TRAIN, End, Life, Span
+from keras_preempt.report.throughput import Stretch, stretches
+from keras_preempt.report.worker_run import TRAIN, End, Span, WorkerRun
 
 
 @dataclass(frozen=True)
-class Notice:
+class ReportedNotice:
     """A notice that a worker received, or one that its source withdrew (`withdrawn`)."""
 
     at: float
@@ -41,12 +41,12 @@ class Save:
 
 
 @dataclass(frozen=True)
-class Incarnation:
+class JobStart:
     """One start of the job.
 
     Attributes:
         number: From 1.
-        lives: The lives of its workers, of those that have events.
+        workers: Those that have events.
         members: How many workers there should be.
         end: How it ended.
         why: Details of that, in words.
@@ -62,7 +62,7 @@ class Incarnation:
     """
 
     number: int
-    lives: tuple[Life, ...]
+    workers: tuple[WorkerRun, ...]
     members: int
     end: End
     why: str
@@ -79,22 +79,21 @@ class Incarnation:
     @property
     def began(self) -> float:
         """When its first process was started."""
-        return min(life.began for life in self.lives)
+        return min(worker.began for worker in self.workers)
 
     @property
     def ended(self) -> float:
         """When what is known of it ends."""
-        return max(life.ended for life in self.lives)
+        return max(worker.ended for worker in self.workers)
 
     @property
-    def told(self) -> Life:
-        """The worker that tells most of how fast it trained."""
-        return max(self.lives, key=lambda life: life.course[-1].step if len(life.course) > 1 else -1)
+    def reference(self) -> WorkerRun:
+        """The worker whose events say most about how fast it trained."""
+        return max(self.workers, key=lambda each: each.samples[-1].step if len(each.samples) > 1 else -1)
 
     @property
-    def course(self) -> tuple[Stretch, ...]:
-        """How fast it trained, as far as known."""
-        return tuple(stretches(self.told.course))
+    def throughput(self) -> tuple[Stretch, ...]:
+        return stretches(self.reference.samples)
 
     @property
     def steps_run(self) -> int:
@@ -127,25 +126,20 @@ class Worker:
         return self.useful / self.wall if self.wall else 0.0
 
     def seconds(self, what: str) -> float:
-        """How much of its time went into something."""
         return sum(span.seconds for span in self.spans if span.what == what)
 
 
 @dataclass(frozen=True)
 class Account:
-    """All that is known of a run.
+    """All that is known of a run: its starts, workers, notices and saves, each in order.
 
     Attributes:
-        incarnations: Its starts, in order.
-        workers: By number.
-        notices: In the order of their times.
-        saves: In the order of their times.
         gaps: What is missing in the events, in sentences.
     """
 
-    incarnations: tuple[Incarnation, ...]
+    starts: tuple[JobStart, ...]
     workers: tuple[Worker, ...]
-    notices: tuple[Notice, ...]
+    notices: tuple[ReportedNotice, ...]
     saves: tuple[Save, ...]
     gaps: tuple[str, ...]
 
@@ -168,38 +162,36 @@ class Account:
     @property
     def step(self) -> int:
         """Training steps done and kept."""
-        last = self.incarnations[-1]
-        return (last.last_step or 0) - last.lost
+        return (self.starts[-1].last_step or 0) - self.starts[-1].lost
 
     @property
     def steps_run(self) -> int:
         """Training steps run, including those that were run again."""
-        return sum(incarnation.steps_run for incarnation in self.incarnations)
+        return sum(start.steps_run for start in self.starts)
 
     @property
     def speed(self) -> float | None:
         """Steps a second of the time in which steps were trained; None if it is not known."""
         steps, seconds = 0, 0.0
-        for start in self.incarnations:
-            known = start.told.course
-            if len(known) > 1:
-                steps += known[-1].step - known[0].step
-                seconds += start.told.seconds_within(TRAIN, known[0].at, known[-1].at)
+        for worker in (start.reference for start in self.starts):
+            if len(worker.samples) > 1:
+                first, last = worker.samples[0], worker.samples[-1]
+                steps += last.step - first.step
+                seconds += worker.seconds_within(TRAIN, first.at, last.at)
         return steps / seconds if steps and seconds else None
 
     @property
     def lost(self) -> int:
         """Steps that had to be run again, or will have to."""
-        return sum(incarnation.lost for incarnation in self.incarnations)
+        return sum(start.lost for start in self.starts)
 
     @property
     def lost_exactly(self) -> bool:
         """Whether `lost` is the exact number and not only a lower bound."""
-        return all(incarnation.lost_exactly for incarnation in self.incarnations)
+        return all(start.lost_exactly for start in self.starts)
 
     @property
     def lost_at_most(self) -> int | None:
-        """An upper bound of the steps that had to be run again, or will have to; None if there is none."""
-        bounds = [incarnation.lost_at_most for incarnation in self.incarnations]
-        known = [bound for bound in bounds if bound is not None]
-        return sum(known) if len(known) == len(bounds) else None
+        """An upper bound of `lost`; None if there is none."""
+        bounds = [start.lost_at_most for start in self.starts]
+        return None if None in bounds else sum(bound or 0 for bound in bounds)

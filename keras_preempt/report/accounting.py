@@ -6,127 +6,115 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from keras_preempt.report.account import Account, Incarnation, Notice, Save, Worker
-from keras_preempt.report.fields import Event, seconds, whole, words
-from keras_preempt.report.life import IDLE, UNACCOUNTED, End, Life, Timeline, began_at, live
-from keras_preempt.report.tables import some
+from keras_preempt.process.words import some
+from keras_preempt.report.account import Account, JobStart, ReportedNotice, Save, Worker
+from keras_preempt.report.event import Record, process_began, seconds, whole, words
+from keras_preempt.report.worker_run import (
+    IDLE,
+    UNACCOUNTED,
+    End,
+    Timeline,
+    WorkerRun,
+    worker_run,
+)
 
 _NAMED = 3
 """Notices, or workers, that a line names one by one."""
 
 _MOST_MEMBERS = 1 << 16  # an event may claim any number
 
-_Logs = Mapping[tuple[int, int], Sequence[Event]]
+_Logs = Mapping[tuple[int, int], Sequence[Record]]
+"""The events by the numbers of the start and of the worker."""
 
 
 def account(
-    events: Sequence[Event],
+    records: Sequence[Record],
     gaps: Sequence[str],
     now: float | None,
     is_alive: Callable[[object], bool | None] = lambda process: None,
 ) -> Account | None:
-    """Accounts for a run.
+    """Accounts for a run; returns None if there are no events of workers.
 
     Args:
-        events: From `keras_preempt.report.events.read`.
+        records: From `events.read`.
         gaps: What is known to be missing in them, in sentences.
         now: The present time in seconds since 1970, up to which a worker without an event of its end is taken to run.
             None: nothing runs any more.
         is_alive: Returns whether the process of that name is alive; None if it cannot know. See `this_process`.
-
-    Returns:
-        The account; None if there are no events of workers.
     """
-    logs: defaultdict[tuple[int, int], list[Event]] = defaultdict(list)
-    for event in events:
-        member = whole(event, "member")
+    logs: defaultdict[tuple[int, int], list[Record]] = defaultdict(list)
+    for record in records:
+        member = whole(record, "member")
         if member is not None:
-            logs[event["incarnation"], member].append(event)
-    lives, assumed = _lives(logs, now, is_alive)
-    if not lives:
+            logs[record["incarnation"], member].append(record)
+    runs, assumed = _worker_runs(logs, now, is_alive)
+    if not runs:
         return None
-    told: defaultdict[int, list[Event]] = defaultdict(list)
+    of_start: defaultdict[int, list[Record]] = defaultdict(list)
     for (number, _), log in logs.items():
-        told[number] += log
-    starts = [
-        _incarnation(number, told[number], each) for number, each in sorted(_by_incarnation(lives).items())
-    ]
-    saves = _saves(events)
-    incarnations = with_losses(starts, saves)
-    found = [*gaps, *_missing(incarnations, logs)]
+        of_start[number] += log
+    by_start: defaultdict[int, list[WorkerRun]] = defaultdict(list)
+    for run in runs:
+        by_start[run.incarnation].append(run)
+    starts = [_job_start(number, of_start[number], each) for number, each in sorted(by_start.items())]
+    saves = _saves(records)
+    starts = with_losses(starts, saves)
+    found = [*gaps, *_missing(starts, logs)]
     if assumed:
         found.append(
-            f"{_some(assumed)}: no end is recorded, and the process cannot be looked at from here: taken as running "
-            "until now; if it is over, pass --over"
+            f"{_some_workers(assumed)}: no end is recorded, and the process cannot be looked at from here: taken as "
+            "running until now; if it is over, pass --over"
         )
     return Account(
-        tuple(incarnations),
-        tuple(_workers(incarnations, logs)),
-        tuple(_notices(events)),
-        tuple(saves),
-        tuple(found),
+        tuple(starts), tuple(_workers(starts, logs)), tuple(_notices(records)), tuple(saves), tuple(found)
     )
 
 
-def _lives(
+def _worker_runs(
     logs: _Logs, now: float | None, is_alive: Callable[[object], bool | None]
-) -> tuple[list[Life], list[int]]:
-    """Returns all lives, and the workers that are only assumed to run."""
+) -> tuple[list[WorkerRun], list[int]]:
+    """Follows all workers through all starts; also returns the workers that are only assumed to run."""
     last = max((number for number, _ in logs), default=0)
-    first_starts: dict[int, float] = {}
-    for (number, _), log in logs.items():
-        first_starts[number] = min(began_at(log), first_starts.get(number, began_at(log)))
-    lives: list[Life] = []
-    assumed: list[int] = []
-    by_member: defaultdict[int, list[int]] = defaultdict(list)
+    began: defaultdict[int, list[float]] = defaultdict(list)
+    starts_of: defaultdict[int, list[int]] = defaultdict(list)
     for number, member in sorted(logs):
-        by_member[member].append(number)
-    for member, numbers in by_member.items():
+        began[number].append(process_began(logs[number, member]))
+        starts_of[member].append(number)
+    found: list[WorkerRun] = []
+    assumed: list[int] = []
+    for member, numbers in starts_of.items():
         since: float | None = None
-        for place, number in enumerate(numbers):
+        for number, following in zip(numbers, [*numbers[1:], None], strict=True):
             log = logs[number, member]
-            if place + 1 < len(numbers):
-                replaced_at: float | None = began_at(logs[numbers[place + 1], member])
+            if following is not None:
+                replaced_at: float | None = process_began(logs[following, member])
             else:
-                replaced_at = min((at for other, at in first_starts.items() if other > number), default=None)
-            process = next((event.get("process") for event in log if event["event"] == "start"), None)
+                replaced_at = min((min(at) for other, at in began.items() if other > number), default=None)
+            process = next((record.get("process") for record in log if record["event"] == "start"), None)
             alive = is_alive(process) if number == last and now is not None else False
-            life = live(
-                number,
-                member,
-                log,
-                since=since,
-                replaced_at=replaced_at,
-                running_until=None if alive is False else now,
-            )
-            if life is not None:
-                lives.append(life)
-                since = life.ended
-                if life.end is End.RUNNING and alive is None:
+            running_until = None if alive is False else now
+            run = worker_run(log, since=since, replaced_at=replaced_at, running_until=running_until)
+            if run is not None:
+                found.append(run)
+                since = run.ended
+                if run.end is End.RUNNING and alive is None:
                     assumed.append(member)
-    return lives, assumed
+    return found, assumed
 
 
-def _by_incarnation(lives: Sequence[Life]) -> dict[int, list[Life]]:
-    found: defaultdict[int, list[Life]] = defaultdict(list)
-    for life in lives:
-        found[life.incarnation].append(life)
-    return found
-
-
-def _incarnation(number: int, events: Sequence[Event], lives: Sequence[Life]) -> Incarnation:
-    restore = next((event for event in events if event["event"] == "restore"), {})
-    told = [members for event in events if event["event"] == "start" and (members := whole(event, "members"))]
-    end = _decisive(lives, events)
+def _job_start(number: int, records: Sequence[Record], workers: Sequence[WorkerRun]) -> JobStart:
+    restore: Record = next((record for record in records if record["event"] == "restore"), {})
+    members = [whole(record, "members") or 0 for record in records if record["event"] == "start"]
     skipped = restore.get("skipped")
-    return Incarnation(
+    end, why = _end(records, workers)
+    return JobStart(
         number=number,
-        lives=tuple(lives),
-        members=max([*told, len(lives)]),
+        workers=tuple(workers),
+        members=max([*members, len(workers)]),
         end=end,
-        why=_why(end, events, lives),
-        first_step=max((life.first_step for life in lives if life.first_step is not None), default=None),
-        last_step=max((life.last_step for life in lives if life.last_step is not None), default=None),
+        why=why,
+        first_step=max((each.first_step for each in workers if each.first_step is not None), default=None),
+        last_step=max((each.last_step for each in workers if each.last_step is not None), default=None),
         restored=words(restore, "checkpoint"),
         skipped=tuple(text[:500] for text in skipped if isinstance(text, str))
         if isinstance(skipped, list)
@@ -134,181 +122,151 @@ def _incarnation(number: int, events: Sequence[Event], lives: Sequence[Life]) ->
     )
 
 
-def _decisive(lives: Sequence[Life], events: Sequence[Event]) -> End:
-    """How a start ended, whose workers may have ended differently.
+def _end(records: Sequence[Record], workers: Sequence[WorkerRun]) -> tuple[End, str]:
+    """How a start ended, whose workers may have ended differently, and details of that in words.
 
     One may be killed when the others have saved. The others fail when one was killed; but if one has failed by
     itself, the launcher kills the others.
     """
     order = [End.RUNNING, End.PREEMPTED, End.INTERRUPTED, End.FINISHED, End.KILLED, End.SILENT, End.FAILED]
-    if any(_is_own_error(event) for event in events):
+    # As propagation.Origin has it.
+    own = [each for each in records if each["event"] == "error" and each.get("origin") == "this worker"]
+    if own:
         order.insert(order.index(End.KILLED), End.FAILED)
-    ends = {life.end for life in lives}
-    return next(end for end in order if end in ends)
-
-
-def _is_own_error(event: Event) -> bool:
-    return event["event"] == "error" and event.get("origin") == "this worker"  # As propagation.Origin has it.
-
-
-def _why(end: End, events: Sequence[Event], lives: Sequence[Life]) -> str:
-    of_it = [life for life in lives if life.end is end]
+    end = min((worker.end for worker in workers), key=order.index)
+    decisive = [worker for worker in workers if worker.end is end]
     if end in (End.PREEMPTED, End.INTERRUPTED):
-        notices = [
-            f"{notice.reason} to w{notice.member}" for notice in _notices(events) if not notice.withdrawn
-        ]
-        distinct = list(dict.fromkeys(notices))
+        notices = [each for each in _notices(records) if not each.withdrawn]
+        distinct = list(dict.fromkeys(f"{notice.reason} to w{notice.member}" for notice in notices))
         more = [f"{len(distinct) - _NAMED} more"] if len(distinct) > _NAMED else []
-        return "; ".join([*distinct[:_NAMED], *more, of_it[0].why])
-    if end is End.FAILED:
-        own = [event for event in events if _is_own_error(event)]
-        if own:
-            return f"w{whole(own[0], 'member')}: {words(own[0], 'reason')}"
-    shown = [f"w{life.member} {life.why}" for life in of_it[:_NAMED] if life.why]
-    return "; ".join(shown)
+        return end, "; ".join([*distinct[:_NAMED], *more, decisive[0].why])
+    if end is End.FAILED and own:
+        return end, f"w{whole(own[0], 'member')}: {words(own[0], 'reason')}"
+    return end, "; ".join(f"w{each.member} {each.why}" for each in decisive[:_NAMED] if each.why)
 
 
-def _workers(incarnations: Sequence[Incarnation], logs: _Logs) -> list[Worker]:
+def _workers(starts: Sequence[JobStart], logs: _Logs) -> list[Worker]:
     timelines: dict[int, Timeline] = {}
     useful: defaultdict[int, float] = defaultdict(float)
-    for start in incarnations:
+    for start in starts:
         kept_until = start.kept_until
-        for life in start.lives:
-            timeline = timelines.setdefault(life.member, Timeline(life.began))
-            timeline.until(life.began, IDLE)
-            for span in life.spans:
+        for worker in start.workers:
+            timeline = timelines.setdefault(worker.member, Timeline(worker.began))
+            timeline.until(worker.began, IDLE)
+            for span in worker.spans:
                 timeline.until(span.ended, span.what)
-            saved_at = None if kept_until is None else _had_done(logs[start.number, life.member], kept_until)
-            useful[life.member] += life.useful_seconds(kept_until, saved_at)
-    return [Worker(member, line.spans, useful[member]) for member, line in sorted(timelines.items())]
+            saved_at = None
+            if (
+                kept_until is not None
+            ):  # The last time at which it is known to have done no more than these steps.
+                times = [
+                    seconds(record, "began_at") or float(record["time"])
+                    for record in logs[start.number, worker.member]
+                    if (done := whole(record, "step")) is not None and done <= kept_until
+                ]
+                saved_at = max(times, default=None)
+            useful[worker.member] += worker.useful_seconds(kept_until, saved_at)
+    return [Worker(member, tuple(line.spans), useful[member]) for member, line in sorted(timelines.items())]
 
 
-def _had_done(log: Sequence[Event], step: int) -> float | None:
-    """Returns the last time at which a worker is known to have done no more than `step` steps."""
-    times = [
-        seconds(event, "began_at") or float(event["time"])
-        for event in log
-        if (done := whole(event, "step")) is not None and done <= step
-    ]
-    return max(times, default=None)
-
-
-def _notices(events: Sequence[Event]) -> list[Notice]:
+def _notices(records: Sequence[Record]) -> list[ReportedNotice]:
     return [
-        Notice(
-            seconds(event, "received_at") or event["time"],
-            event["incarnation"],
-            event["member"],
-            words(event, "source") or "?",
-            words(event, "reason") or "?",
-            seconds(event, "deadline"),
-            event["event"] == "withdrawn",
+        ReportedNotice(
+            seconds(record, "received_at") or record["time"],
+            record["incarnation"],
+            record["member"],
+            words(record, "source") or "?",
+            words(record, "reason") or "?",
+            seconds(record, "deadline"),
+            record["event"] == "withdrawn",
         )
-        for event in events
-        if event["event"] in ("notice", "withdrawn") and whole(event, "member") is not None
+        for record in records
+        if record["event"] in ("notice", "withdrawn") and whole(record, "member") is not None
     ]
 
 
-def _saves(events: Sequence[Event]) -> list[Save]:
+def _saves(records: Sequence[Record]) -> list[Save]:
     began: dict[tuple[object, object, object], float] = {}
     found: dict[tuple[object, object], Save] = {}
-    for event in events:
-        attempt, step = words(event, "attempt"), whole(event, "step")
+    for record in records:
+        attempt, step = words(record, "attempt"), whole(record, "step")
         if attempt is None or step is None:
             continue
-        key = (event["incarnation"], attempt)
-        worker = (*key, event.get("member") if whole(event, "member") is not None else None)
-        if event["event"] == "save":
-            took = seconds(event, "seconds") or 0.0
-            began[worker] = seconds(event, "began_at") or event["time"] - took
-        elif event["event"] == "commit":
-            took = max(0.0, event["time"] - began.get(worker, event["time"]))
-            missing = event.get("missing")
-            save = Save(
-                event["time"],
-                event["incarnation"],
-                step,
-                took,
-                tuple(member for member in missing if isinstance(member, int))
-                if isinstance(missing, list)
-                else (),
-            )
+        key = (record["incarnation"], attempt)
+        worker = (*key, whole(record, "member"))
+        if record["event"] == "save":
+            took = seconds(record, "seconds") or 0.0
+            began[worker] = seconds(record, "began_at") or record["time"] - took
+        elif record["event"] == "commit":
+            took = max(0.0, record["time"] - began.get(worker, record["time"]))
+            missing = record.get("missing")
+            absent = [each for each in missing if isinstance(each, int)] if isinstance(missing, list) else []
+            save = Save(record["time"], record["incarnation"], step, took, tuple(absent))
             known = found.setdefault(key, save)
             if took > known.seconds:
                 found[key] = replace(known, seconds=took)
     return list(found.values())
 
 
-def _missing(incarnations: Sequence[Incarnation], logs: _Logs) -> list[str]:
+def _missing(starts: Sequence[JobStart], logs: _Logs) -> list[str]:
     found = []
-    for start in incarnations:
-        if len(start.lives) < start.members:
-            there = {life.member for life in start.lives}
+    for start in starts:
+        if len(start.workers) < start.members:
+            there = {worker.member for worker in start.workers}
             absent = [member for member in range(min(start.members, _MOST_MEMBERS)) if member not in there]
             found.append(
-                f"start {start.number}: no events of {_some(absent)}, out of {start.members} workers"
+                f"start {start.number}: no events of {_some_workers(absent)}, out of {start.members} workers"
             )
-        for life in start.lives:
-            if not any(event["event"] == "start" for event in logs[start.number, life.member]):
-                found.append(
-                    f"start {start.number}, w{life.member}: events are missing, so that it is not known when it began"
-                )
-            unknown = life.seconds(UNACCOUNTED)
+        for worker in start.workers:
+            name = f"start {start.number}, w{worker.member}"
+            if not any(record["event"] == "start" for record in logs[start.number, worker.member]):
+                found.append(f"{name}: events are missing, so that it is not known when it began")
+            unknown = worker.seconds(UNACCOUNTED)
             if unknown > 0:
-                found.append(
-                    f"start {start.number}, w{life.member}: events are missing, so {unknown:.1f} s cannot be told"
-                )
+                found.append(f"{name}: events are missing, so {unknown:.1f} s are not accounted for")
     return found
 
 
-def _some(members: Sequence[int]) -> str:
+def _some_workers(members: Sequence[int]) -> str:
     return some([f"w{member}" for member in members], _NAMED)
 
 
-def with_losses(starts: Sequence[Incarnation], saves: Sequence[Save]) -> list[Incarnation]:
-    """Returns the starts with what each has lost.
+def with_losses(starts: Sequence[JobStart], saves: Sequence[Save]) -> list[JobStart]:
+    """Returns the starts, in order, with what each has lost.
 
     A start keeps the steps before the one at which a later start began, since no later start runs them again. The last
     start, if it ended early, keeps what is committed.
-
-    Args:
-        starts: In order.
-        saves: The committed checkpoints.
     """
-    found: list[Incarnation] = []
+    found: list[JobStart] = []
     limit: int | None = None
     pending = True  # No later start has trained.
     for start in reversed(starts):
-        if start.first_step is None or start.last_step is None:
+        first, last = start.first_step, start.last_step
+        if first is None or last is None:
             found.append(start)
             continue
         if pending and start.end not in (End.FINISHED, End.RUNNING):
             committed = [save.step for save in saves if save.incarnation <= start.number]
-            limit = max([start.first_step, *(step for step in committed if step <= start.last_step)])
-        found.append(_with_loss(start, limit, pending))
-        limit = start.first_step if limit is None else min(limit, start.first_step)
+            limit = max([first, *(step for step in committed if step <= last)])
+        found.append(start if limit is None else _with_loss(start, first, last, limit, pending))
+        limit = first if limit is None else min(limit, first)
         pending = False
     return found[::-1]
 
 
-def _with_loss(start: Incarnation, limit: int | None, pending: bool) -> Incarnation:
-    assert start.first_step is not None
-    assert start.last_step is not None
-    if limit is None:
-        return start
-    exact = any(life.exact for life in start.lives)
-    kept = max(0, min(limit, start.last_step) - start.first_step)
-    lost = max(0, start.last_step - start.first_step - kept)
+def _with_loss(start: JobStart, first: int, last: int, limit: int, pending: bool) -> JobStart:
+    exact = any(worker.exact for worker in start.workers)
+    lost = max(0, last - max(first, min(limit, last)))
     if exact and not lost:
         return start
     will = "a start now would continue" if pending else "the next one continued"
     if exact:
-        why = f"{will} from step {limit}, and this one had done {start.last_step}"
+        why = f"{will} from step {limit}, and this one had done {last}"
     else:
-        why = f"{will} from step {limit}; what this one had done after step {start.last_step} is not recorded"
+        why = f"{will} from step {limit}; what this one had done after step {last} is not recorded"
     at_most: int | None = lost
     if not exact:
-        ahead = min((life.ahead for life in start.lives if life.ahead is not None), default=None)
+        ahead = min((worker.ahead for worker in start.workers if worker.ahead is not None), default=None)
         # Events can be lost with a killed process, but not the checkpoint that was restored.
-        at_most = None if ahead is None else max(limit, start.last_step) + ahead - limit
+        at_most = None if ahead is None else max(limit, last) + ahead - limit
     return replace(start, lost=lost, lost_exactly=exact, lost_at_most=at_most, lost_why=why, kept_until=limit)

@@ -15,7 +15,7 @@ from keras_preempt.report.event import Event
 logger = logging.getLogger("keras_preempt")
 
 MOST_WAITING = 1000
-"""Events that wait for the function; of more, the newest are dropped. A fit tells a dozen, and a few for each save."""
+"""Events that wait for the function; of more, the newest are dropped. A fit has a dozen, and a few for each save."""
 
 DRAIN_SECONDS = 5.0
 """Seconds that the end of a fit waits for the function to take what is left; less if the machine goes earlier."""
@@ -24,7 +24,7 @@ OnEvent = Callable[[Event], object]
 
 
 def check(on_event: object) -> None:
-    """Raises ValueError unless `on_event` is None, or a function that does its work when it is called with an event."""
+    """Raises `ValueError` unless `on_event` is None or a plain function of one argument."""
     if on_event is None:
         return
     if not callable(on_event):
@@ -50,8 +50,7 @@ def check(on_event: object) -> None:
 class Delivery:
     """Calls a function with one event after the other, in their order, until `stop`. The thread begins with the first.
 
-    Args:
-        on_event: The function. What it raises is logged once.
+    What the function raises is logged once.
     """
 
     def __init__(self, on_event: OnEvent) -> None:
@@ -64,7 +63,7 @@ class Delivery:
         self._owner = os.getpid()
 
     def put(self, event: Event) -> None:
-        """Leaves an event to the thread. Never waits for the function."""
+        """Hands an event to the thread. Never waits for the function."""
         if os.getpid() != self._owner:  # The thread is not in a forked child.
             return
         with self._changed:
@@ -83,17 +82,13 @@ class Delivery:
             self._changed.notify_all()
 
     def stop(self, left: float | None) -> None:
-        """Ends the thread once the function has taken everything, or the time is over. Can be called twice.
-
-        Args:
-            left: Seconds until the machine goes; None if that is not known.
-        """
+        """Ends the thread once the function has taken everything, or `left` seconds are over. Can be called twice."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
             thread, waiting = self._thread, len(self._waiting)
         if thread is None and waiting:
-            logger.warning("on_event is not told of %d events: no thread could be started.", waiting)
+            logger.warning("on_event does not get %d events: no thread could be started.", waiting)
         if thread is None or thread is threading.current_thread():
             return
         patience = DRAIN_SECONDS if left is None else max(0.0, min(DRAIN_SECONDS, left))

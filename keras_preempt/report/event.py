@@ -1,12 +1,14 @@
-"""One event as a value, and the schema of all kinds of events: what `on_event` is given."""
+"""One event as a value, the schema of all kinds of events, and the fields of events that were read from a log."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from keras_preempt.checkpoint.errors import one_line
+from keras_preempt.checkpoint.fields import integer, number
 from keras_preempt.checkpoint.layout import step_of
 
 
@@ -65,13 +67,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Field:
-    """A field of an event.
-
-    Attributes:
-        type: "int", "float", "str", "bool", "list" or "dict"; with " | None" where it may be None.
-        meaning: What it says, with its unit.
-        always: Whether each event of the kind has it.
-    """
+    """A field of an event: its type in Python's notation, and whether each event of the kind has it."""
 
     type: str
     meaning: str
@@ -80,13 +76,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of events.
-
-    Attributes:
-        when: When there is one.
-        fields: What it says.
-        loops: Whether custom loops tell it too.
-    """
+    """A kind of events; `loops`: custom loops report it too."""
 
     when: str
     fields: Mapping[str, Field]
@@ -264,3 +254,33 @@ SCHEMA: Mapping[str, Kind] = {
     ),
 }
 """What events there are. The logs also have "gone", which the launcher writes when a process has ended."""
+
+
+Record = Mapping[str, Any]
+"""An event as a log has it. Anybody may have written it, so the functions below return a valid value or None."""
+
+LATEST = 253402300799.0
+"""Unix seconds: the end of the year 9999, and long enough for any duration."""
+
+
+def seconds(record: Record, name: str) -> float | None:
+    """A time since 1970, or how long something took."""
+    return number(record.get(name), 0.0, LATEST)
+
+
+def whole(record: Record, name: str) -> int | None:
+    """A number of steps, workers and the like."""
+    return integer(record.get(name))
+
+
+def words(record: Record, name: str) -> str | None:
+    """A text, on one line and not too long."""
+    value = record.get(name)
+    return one_line(value) if isinstance(value, str) else None
+
+
+def process_began(log: Sequence[Record]) -> float:
+    """Returns when the process of these events was started, as far as they say; there is at least one event."""
+    times: list[float] = [record["time"] for record in log]
+    starts = [seconds(record, "started_at") for record in log if record["event"] == "start"]
+    return min([*times, *(start for start in starts if start is not None)])

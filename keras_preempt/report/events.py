@@ -1,9 +1,9 @@
 """The event log of a run in its checkpoint directory, one line of JSON for each event; and the milestones of a fit.
 
-An event has a kind, a time (seconds since 1970), the member and its incarnation, and plain fields.
-Environment variables and credentials are never written. Events are rare, so each is handed to the store at once. In a
-directory it is then on disk: a process that is killed loses none. A bucket gets them from a thread, at most once a
-second: there SIGKILL may lose the events of the last second.
+An event has a kind, a time (seconds since 1970), the member and its incarnation, and plain fields. Environment
+variables and credentials are never written. Events are rare, so each is handed to the store at once. In a directory it
+is then on disk: a process that is killed loses none. A bucket gets them from a thread, at most once a second: there
+SIGKILL may lose the events of the last second.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from keras_preempt.checkpoint.storage.store import LineSink, Store
 from keras_preempt.process import this_process
 from keras_preempt.process.words import counted
 from keras_preempt.report.clocks import in_order
-from keras_preempt.report.event import SCHEMA, Event
-from keras_preempt.report.fields import seconds
+from keras_preempt.report.event import SCHEMA, Event, seconds
 
 logger = logging.getLogger("keras_preempt")
 
@@ -39,7 +38,6 @@ KINDS = (*SCHEMA, "gone")
 LARGEST = 64 << 20
 """The most bytes of one file of events that are read."""
 
-
 _LOG = re.compile(r"([0-9]{5,9})\.(?:launcher|w([0-9]{5,9})(?:-([0-9]{4,9}))?)\.jsonl")
 
 _MOST_UNAVAILABLE = 3
@@ -48,17 +46,13 @@ MOST_KEPT = 4 << 20
 """The most bytes of events that wait in memory until the log can be written; what comes then is lost."""
 
 MOST_MARKS = 256
-"""Marks that an event tells at most; of more, every second one is left out."""
+"""Marks that an event has at most; of more, every second one is left out."""
 
 
 class EventLog:
-    """Writes events; keeps them in memory until it is opened.
+    """Writes the events of one worker; keeps them in memory until it is opened.
 
     A log that cannot be written never ends training: what could not be written is written with the next event.
-
-    Args:
-        member: The index of this process.
-        clock: Returns seconds since 1970.
 
     Attributes:
         listener: Given each event as it happens; must not wait for anything. None: nobody.
@@ -85,36 +79,26 @@ class EventLog:
             self._write()
 
     def emit(self, kind: str, **fields: object) -> None:
-        """Writes one event.
-
-        Args:
-            kind: One of `KINDS`.
-            **fields: Plain data; times in seconds, sizes in bytes.
-
-        Raises:
-            ValueError: The kind is not one of `KINDS`.
-        """
+        """Writes one event of one of `KINDS`; `fields` are plain data, times in seconds, sizes in bytes."""
         if kind not in KINDS:
             raise ValueError(f"Expected an event kind, one of {', '.join(KINDS)}. Received: {kind!r}.")
         with self._lock:
             marks, self._marks = self._marks, []
             passed = {"passed": marks} if marks else {}
-            told = line(kind, self._clock(), self._member, **fields, **passed)
-            if len(self._waiting) + len(told) > MOST_KEPT:
+            written = line(kind, self._clock(), self._member, **fields, **passed)
+            if len(self._waiting) + len(written) > MOST_KEPT:
                 self._dropped += 1
             else:
-                self._waiting += told
+                self._waiting += written
             self._write()
             if self.listener is not None:
-                self.listener(self._as_value(told))
-
-    def _as_value(self, told: bytes) -> Event:
-        # From the line: plain data of its own, which nobody else changes.
-        fields = json.loads(told)
-        return Event(fields.pop("event"), fields.pop("time"), fields.pop("member"), self._incarnation, fields)
+                # From the line: plain data of its own, which nobody else changes.
+                own = json.loads(written)
+                kind, moment, member = own.pop("event"), own.pop("time"), own.pop("member")
+                self.listener(Event(kind, moment, member, self._incarnation, own))
 
     def mark(self, step: int) -> None:
-        """Remembers that `step` steps are done now. Writes nothing: the next event tells it, in its field "passed"."""
+        """Remembers that `step` steps are done now, for the field "passed" of the next event. Writes nothing."""
         with self._lock:
             if len(self._marks) >= MOST_MARKS:
                 del self._marks[1::2]
@@ -159,16 +143,15 @@ class EventLog:
 def line(kind: str, moment: float, member: int, **fields: object) -> bytes:
     """Returns the line of an event that happened to a member at a moment in seconds since 1970."""
     record = {"event": kind, "time": moment, "member": member, **fields}
-    return (json.dumps(record, separators=(",", ":"), sort_keys=False) + "\n").encode()
+    return (json.dumps(record, separators=(",", ":")) + "\n").encode()
 
 
 def log_name(incarnation: int, member: int) -> str:
-    """Returns the name of the log of a worker in a start of the run."""
     return f"{EVENTS}/{incarnation:05d}.w{member:05d}.jsonl"
 
 
 def launcher_log_name(incarnation: int) -> str:
-    """Returns the name of the log in which the launcher records how the workers of a start ended."""
+    """The log in which the launcher records how the workers of a start ended."""
     return f"{EVENTS}/{incarnation:05d}.launcher.jsonl"
 
 
@@ -184,15 +167,13 @@ def parse_log_name(name: str) -> LogName | None:
     """Returns what the name of a file of events says; None if it is not one."""
     if (log := _LOG.fullmatch(name)) is None:
         return None
-    return LogName(
-        int(log[1]), None if log[2] is None else int(log[2]), None if log[3] is None else int(log[3])
-    )
+    return LogName(int(log[1]), *(None if number is None else int(number) for number in log.group(2, 3)))
 
 
 def read(
     store: Store, on_gap: Callable[[str], None] | None = None, kept: dict[str, bytes] | None = None
 ) -> list[dict[str, Any]]:
-    """Returns the events of all starts and workers of a run, in the order of their times.
+    """Returns the events of all starts and workers of a run, each with "incarnation", in the order of their times.
 
     Times of clocks that are behind are moved, see `clocks`. A line that a killed process left half-written, or that is
     not an event, is skipped.
@@ -202,16 +183,13 @@ def read(
         on_gap: Called with one sentence about each file in which something is missing.
         kept: The files that never change, by name, as an earlier call has left them here; those are not read again.
 
-    Returns:
-        The events as they were written, each with "incarnation", the number of its start.
-
     Raises:
         TooLarge: A log is larger than `LARGEST`, and there is no `on_gap`.
         StoreUnavailable: The storage failed; with `on_gap`, for more than a few files.
         UnsupportedFormat: A log was written in a newer format.
     """
     found = []
-    tell = on_gap or _nothing
+    gaps: list[str] = []
     unavailable = 0
     segments: defaultdict[str, list[int]] = defaultdict(list)
     known = {} if kept is None else kept
@@ -226,77 +204,67 @@ def read(
             unavailable += isinstance(error, StoreUnavailable)
             if on_gap is None or unavailable > _MOST_UNAVAILABLE:
                 raise
-            tell(f"{EVENTS}/{name} cannot be read: {one_line(str(error))}")
+            gaps.append(f"{EVENTS}/{name} cannot be read: {one_line(str(error))}")
             continue
         if log.member is None or log.segment is not None:  # Written at once.
             known[name] = data
         if log.segment is not None:
             segments[f"{log.incarnation:05d}.w{log.member:05d}"].append(log.segment)
         member = {} if log.member is None else {"member": log.member}
-        for number, event in enumerate(parse(name, data, tell)):
+        for number, event in enumerate(parse(name, data, gaps.append)):
             order = (event["time"], log.incarnation, log.member or 0, log.segment or 0, number)
             found.append((order, {**event, "incarnation": log.incarnation, **member}))
     for start, numbers in segments.items():
         missing = max(numbers) - len(numbers)
         if missing > 0:
-            tell(f"{EVENTS}/{start}: {missing} of its first {max(numbers)} segments are missing")
-    return in_order([event for _, event in sorted(found, key=lambda entry: entry[0])], tell)
+            gaps.append(f"{EVENTS}/{start}: {missing} of its first {max(numbers)} segments are missing")
+    ordered = in_order([event for _, event in sorted(found, key=lambda entry: entry[0])], gaps.append)
+    if on_gap is not None:
+        for gap in gaps:
+            on_gap(gap)
+    return ordered
 
 
-def _nothing(gap: str) -> None:
-    """Ignores a gap."""
-
-
-def parse(name: str, data: bytes, tell: Callable[[str], None] = _nothing) -> list[dict[str, Any]]:
-    """Returns the events of one file, and reports what else is in it.
-
-    Raises:
-        UnsupportedFormat: It was written in a newer format.
-    """
+def parse(name: str, data: bytes, on_gap: Callable[[str], object] = lambda gap: None) -> list[dict[str, Any]]:
+    """Returns the events of one file, and reports what else is in it; `UnsupportedFormat` if that is newer."""
     good, bad = [], []
     newer: Counter[str] = Counter()
     lines = data.splitlines()
     for number, text in enumerate(lines, 1):
-        event = _event(text)
-        version = 1 if event is None else event.get("format", 1)  # Format 1 does not say so.
+        try:
+            event = loads(text)
+        except ValueError:
+            event = None
+        kind = event.get("event") if isinstance(event, dict) else None
+        if not isinstance(kind, str) or seconds(event, "time") is None:
+            bad.append(number)
+            continue
+        version = event.get("format", 1)  # Format 1 does not say so.
         if isinstance(version, int) and version > FORMAT:
             raise UnsupportedFormat(f"{EVENTS}/{name}", version, FORMAT)
-        if event is None:
-            bad.append(number)
-        elif event["event"] not in KINDS:
-            newer[event["event"]] += 1
-        else:
+        if kind in KINDS:
             good.append(event)
+        else:
+            newer[kind] += 1
     if bad == [len(lines)] and not data.endswith(b"\n"):
-        tell(f"{EVENTS}/{name}: its last line is half-written")
+        on_gap(f"{EVENTS}/{name}: its last line is half-written")
     elif bad:
-        tell(f"{EVENTS}/{name}: {len(bad)} of {len(lines)} lines cannot be read, the first is line {bad[0]}")
+        on_gap(
+            f"{EVENTS}/{name}: {len(bad)} of {len(lines)} lines cannot be read, the first is line {bad[0]}"
+        )
     if newer:
         kinds = one_line(", ".join(sorted(newer)))
-        tell(
+        on_gap(
             f"{EVENTS}/{name}: {newer.total()} events of kinds that this version does not know ({kinds}); install a "
             "newer keras-preempt"
         )
     return good
 
 
-def _event(text: bytes) -> dict[str, Any] | None:
-    try:
-        event = loads(text)
-    except ValueError:
-        return None
-    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
-        return None
-    return None if seconds(event, "time") is None else event
-
-
 class Milestones:
     """The events that show how far a fit has come, each written once in an incarnation. The fit begins now.
 
     From them a report knows where the time went. Only the first step writes an event.
-
-    Args:
-        events: The log that they are written to.
     """
 
     def __init__(self, events: EventLog) -> None:
@@ -321,13 +289,7 @@ class Milestones:
             self._read_seconds += time.time() - began
 
     def started(self, incarnation: int, members: int, versions: Mapping[str, str] | None = None) -> None:
-        """The workers have begun together.
-
-        Args:
-            incarnation: The number of this start.
-            members: How many workers there are.
-            versions: Those of the software that trains, by name.
-        """
+        """The workers have begun together; `versions` are those of the software that trains, by name."""
         self._events.emit(
             "start",
             incarnation=incarnation,
@@ -356,11 +318,6 @@ class Milestones:
         return False
 
     def end(self, why: str, step: Callable[[], int | None]) -> None:
-        """The fit is over in this process.
-
-        Args:
-            why: How it ended.
-            step: Returns how many steps were done; None if that is unknown. Not called in a child of the process.
-        """
+        """The fit is over in this process. `step` is not called in a child of the process."""
         if os.getpid() == self._owner:
             self._events.emit("end", reason=why, step=step())

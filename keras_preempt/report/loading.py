@@ -12,43 +12,31 @@ from keras_preempt.checkpoint.layout import parse_step
 from keras_preempt.checkpoint.run_directory import manifests_in, read_run
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process import this_process
-from keras_preempt.process.words import counted
+from keras_preempt.process.words import counted, some
 from keras_preempt.report import events
 from keras_preempt.report.account import Account
 from keras_preempt.report.accounting import account
-from keras_preempt.report.tables import some
 
 _MOST_STARTS_NAMED = 5
 
 
-class NothingTold(CheckpointError):
+class NoEvents(CheckpointError):
     """The run has no events, so that there is nothing to report."""
 
 
 def load(store: Store, *, over: bool = False) -> Account:
-    """Accounts for the run in a directory. Nothing is written, and the run may be going on.
-
-    Args:
-        store: The directory.
-        over: Whether it is known that nothing of the run is going on any more.
-
-    Raises:
-        ForeignDirectory: It is not the directory of a run; the message says what it is instead.
-        UnsupportedFormat: The run was begun in a newer format.
-        NothingTold: It has no events.
-        StoreUnavailable: The storage failed, or gives no permission.
-    """
-    return Looks(store, over=over).look()
+    """Accounts for the run in a directory, once; see `Loader`."""
+    return Loader(store, over=over).load()
 
 
-class Looks:
-    """Looks at a run again and again. What cannot have changed is not read again.
+class Loader:
+    """Accounts for a run again and again. Nothing is written, and what cannot have changed is not read again.
 
-    In a bucket a look costs one request while nothing happens, and a few when something has.
+    In a bucket that costs one request while nothing happens, and a few when something has.
 
     Args:
         store: The directory. It need not be there yet.
-        over: See `load`.
+        over: Whether it is known that nothing of the run is going on any more.
     """
 
     def __init__(self, store: Store, *, over: bool = False) -> None:
@@ -57,12 +45,19 @@ class Looks:
         self._begun = False
         self._damage: list[str] = []
         self._kept: dict[str, bytes] = {}
-        self._told = -1
-        self._silent: list[str] = []
-        self._untold: list[dict[str, Any]] = []
+        self._known = -1  # How many events the following two were derived from.
+        self._more_gaps: list[str] = []
+        self._from_manifests: list[dict[str, Any]] = []
 
-    def look(self) -> Account:
-        """Accounts for the run as it is now. Arguments and errors are those of `load`."""
+    def load(self) -> Account:
+        """Accounts for the run as it is now.
+
+        Raises:
+            ForeignDirectory: It is not the directory of a run; the message says what it is instead.
+            UnsupportedFormat: The run was begun in a newer format.
+            NoEvents: It has no events.
+            StoreUnavailable: The storage failed, or gives no permission.
+        """
         store = self._store
         if not self._begun:
             self._damage = []
@@ -71,32 +66,32 @@ class Looks:
             except CorruptCheckpoint as error:  # The report does not need it.
                 self._damage.append(f"{error.file} is damaged ({error.why}); it is not needed here")
         gaps = [*self._damage]
-        told = events.read(store, gaps.append, self._kept)
-        if len(told) != self._told:
-            self._untold = _untold(store, told)
-            self._silent, self._told = _silent(store, told), len(told)
-            if steps := {event["step"] for event in self._untold}:
-                self._silent.append(
-                    f"the commits of {counted(len(steps), 'checkpoint')}, the first of step {min(steps):,}: told by "
-                    "the checkpoints themselves"
+        records = events.read(store, gaps.append, self._kept)
+        if len(records) != self._known:
+            self._from_manifests = _unreported_commits(store, records)
+            self._more_gaps, self._known = _starts_without_events(store, records), len(records)
+            if steps := {record["step"] for record in self._from_manifests}:
+                self._more_gaps.append(
+                    f"the commits of {counted(len(steps), 'checkpoint')}, the first of step {min(steps):,}: known only "
+                    "from the checkpoints themselves"
                 )
-        told = sorted([*told, *self._untold], key=lambda event: event["time"])
-        gaps += self._silent
-        found = account(told, gaps, None if self._over else time.time(), this_process.is_alive)
+        records = sorted([*records, *self._from_manifests], key=lambda record: record["time"])
+        gaps += self._more_gaps
+        found = account(records, gaps, None if self._over else time.time(), this_process.is_alive)
         if found is None:
             also = f" What is there cannot be read: {'; '.join(gaps)}." if gaps else ""
-            raise NothingTold(
-                f"Expected events of a run in {store.url}. Received: none.{also} A fit tells its first when its "
-                "workers have begun together; custom loops tell none."
+            raise NoEvents(
+                f"Expected events of a run in {store.url}. Received: none.{also} A fit writes its first when its "
+                "workers have begun together; custom loops write none."
             )
         self._begun = True
         return found
 
 
-def _untold(store: Store, told: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the events that committed checkpoints stand for, where no worker has told that they were committed."""
-    steps = {event.get("step") for event in told if event["event"] == "commit"}
-    untold = [folder for folder in store.children("") if parse_step(folder) not in steps]
+def _unreported_commits(store: Store, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the events that committed checkpoints stand for, where no worker has reported the commit."""
+    steps = {record.get("step") for record in records if record["event"] == "commit"}
+    folders = [folder for folder in store.children("") if parse_step(folder) not in steps]
     return [
         {
             "event": kind,
@@ -107,19 +102,16 @@ def _untold(store: Store, told: Sequence[Mapping[str, Any]]) -> list[dict[str, A
             "attempt": manifest.attempt,
             "missing": list(manifest.missing),
         }
-        for _, manifest in manifests_in(store, untold)
+        for _, manifest in manifests_in(store, folders)
         for kind in (("commit", "finish") if manifest.finished else ("commit",))
         for part in manifest.parts
     ]
 
 
-def _silent(store: Store, told: list[dict[str, object]]) -> list[str]:
-    """Names the starts that were claimed and have no events."""
-    heard = {event["incarnation"] for event in told}
+def _starts_without_events(store: Store, records: Sequence[Mapping[str, Any]]) -> list[str]:
+    known = {record["incarnation"] for record in records}
     last = incarnations.latest(store)
-    if last - len(heard) > 1 << 16:  # A file name with an absurd number.
-        return [f"the starts are numbered up to {last}, and only {len(heard)} have told anything"]
-    silent = [number for number in range(1, last + 1) if number not in heard]
-    if not silent:
-        return []
-    return [f"start {some(list(map(str, silent)), _MOST_STARTS_NAMED)}: no events"]
+    if last - len(known) > 1 << 16:  # A file name with an absurd number.
+        return [f"the starts are numbered up to {last}, and only {len(known)} have events"]
+    silent = [str(number) for number in range(1, last + 1) if number not in known]
+    return [f"start {some(silent, _MOST_STARTS_NAMED)}: no events"] if silent else []

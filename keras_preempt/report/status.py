@@ -16,12 +16,12 @@ logger = logging.getLogger("keras_preempt")
 
 
 def fit_file(worker: int) -> str:
-    """Returns the name of the file in which a worker names the fit that it has begun."""
+    """The file in which a worker names the fit that it has begun."""
     return f"fit-{worker}.json"
 
 
 def process_file(worker: int) -> str:
-    """Returns the name of the file that names the process of a worker that listens for notices."""
+    """The file that names the process of a worker that listens for notices."""
     return f"process-{worker}.json"
 
 
@@ -45,17 +45,13 @@ def leave(name: str, value: Mapping[str, object]) -> None:
 
 
 class Steps(Protocol):
-    """Counts training steps."""
+    """Counts training steps: those done before this process began, and by it."""
 
     @property
-    def steps_at_start(self) -> int:
-        """Steps done before this process began."""
-        ...
+    def steps_at_start(self) -> int: ...
 
     @property
-    def steps_run(self) -> int:
-        """Steps done by this process."""
-        ...
+    def steps_run(self) -> int: ...
 
 
 class Status:
@@ -101,13 +97,7 @@ class Status:
         leave(fit_file(_worker(member)), {"directory": directory, "incarnation": incarnation})
 
     def write(self, member: int, incarnation: int, steps: Steps) -> None:
-        """Writes the file for the launcher, if there is one.
-
-        Args:
-            member: The number of this worker.
-            incarnation: The number of this start; 0 where starts are not counted.
-            steps: How far training has come.
-        """
+        """Writes the file for the launcher, if there is one; `incarnation` is 0 where starts are not counted."""
         if not os.environ.get(environment.STATUS_DIR):
             return
         timing = dict(self._seconds)

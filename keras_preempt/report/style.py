@@ -98,13 +98,13 @@ li { margin: 2px 0; overflow-wrap: anywhere; }
   tr { display: flex; flex-wrap: wrap; gap: 2px 18px; padding: 8px 0; border-bottom: 1px solid var(--line); }
   tr:last-child { border-bottom: 0; }
   td, td:first-child { display: block; border: 0; padding: 0; text-align: left; }
-  td::before { content: attr(data-column); display: block; font-size: 12px; color: var(--soft); }
-  td[data-column=""]::before { content: none; }
-  td[data-column="what it is"] { color: var(--soft); font-size: 13px; }
-  td[data-column="what it is"]::before { content: none; }
-  td[data-column=""] { flex-basis: 100%; font-weight: 600; }
+  td::before { content: attr(data-title); display: block; font-size: 12px; color: var(--soft); }
+  td[data-key="what"]::before { content: none; }
+  td[data-key="meaning"] { color: var(--soft); font-size: 13px; }
+  td[data-key="meaning"]::before { content: none; }
+  td[data-key="what"] { flex-basis: 100%; font-weight: 600; }
   td.left { flex-basis: 100%; }
-  td.first { order: -1; }
+  td[data-key="end"] { order: -1; }
   td:empty { display: none; }
 }
 """

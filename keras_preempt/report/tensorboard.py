@@ -20,6 +20,7 @@ from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.process.threads import started
+from keras_preempt.report.event import Record
 
 logger = logging.getLogger("keras_preempt")
 
@@ -55,7 +56,7 @@ class Points:
         self._directory = directory
         self._incarnation = incarnation
         self._saved = -1 if step is None else step
-        self._told: int | None = None
+        self._first_point: int | None = None
         self._over = self._failed = False
         self._lock = threading.Lock()
         self._reading: threading.Thread | None = None
@@ -70,12 +71,9 @@ class Points:
             self._left_out(error)
 
     def saved(self, step: int, seconds: float) -> None:
-        """Writes the point of a committed checkpoint; called in any thread.
+        """Writes how long a committed save took, from the moment at which training stopped for it; in any thread.
 
-        Args:
-            step: Training steps that it holds. A second checkpoint of the same step, such as one in a validation, gets
-                no point.
-            seconds: How long the save took, from the moment at which training stopped for it.
+        A second checkpoint of the same step, such as one in a validation, gets no point.
         """
         if self._writers and step > self._saved:
             self._saved = step
@@ -109,7 +107,8 @@ class Points:
 
     def _read(self, step: int, *, at_the_end: bool) -> None:
         # In a thread, and from a store of its own: reading a bucket may take seconds, and may be abandoned.
-        self._reading = started(partial(self._report, at_the_end=at_the_end), "keras_preempt-points", step)
+        report = partial(self._report, at_the_end=at_the_end)
+        self._reading = started(report, "keras_preempt-points", step)
 
     def _wait(self, seconds: float) -> bool:
         if self._reading is not None:
@@ -124,16 +123,16 @@ class Points:
         try:
             store = open_store(self._directory)
             try:
-                told = events.read(store, lambda gap: None)
+                records = events.read(store, lambda gap: None)
             finally:
                 store.close()
-            found = account(told, (), time.time(), this_process.is_alive)
-            taken = taken_steps(told, self._incarnation)
+            found = account(records, (), time.time(), this_process.is_alive)
+            taken = taken_steps(records, self._incarnation)
             if at_the_end:
-                if step in taken or step == self._told:
+                if step in taken or step == self._first_point:
                     return
             else:
-                self._told = step = free_step(taken, step)
+                self._first_point = step = free_step(taken, step)
             if found is not None:
                 self._write(step, {GOODPUT: found.goodput, LOST_STEPS: found.lost})
         except _FAILURES as error:
@@ -149,28 +148,24 @@ class Points:
 
     def _left_out(self, error: BaseException) -> None:
         with self._lock:
-            told, self._failed = self._failed, True
-        if not told:
+            logged, self._failed = self._failed, True
+        if not logged:
             logger.warning("TensorBoard lacks points about this run (%s); training goes on.", error)
 
 
-def taken_steps(told: Sequence[Mapping[str, Any]], incarnation: int) -> set[int]:
-    """Returns the steps at which earlier starts have written figures, if they had a TensorBoard.
+def taken_steps(records: Sequence[Record], incarnation: int) -> set[int]:
+    """Returns the steps at which starts before `incarnation` have written figures, if they had a TensorBoard.
 
     After a kill the same steps are run again, and two points at one step would be a vertical line in the picture.
-
-    Args:
-        told: The events of the run.
-        incarnation: The number of this start.
     """
     taken: set[int] = set()
-    for event in told:
-        step = event.get("step")
-        if event.get("member") != 0 or event["incarnation"] >= incarnation or not isinstance(step, int):
+    for record in records:
+        step = record.get("step")
+        if record.get("member") != 0 or record["incarnation"] >= incarnation or not isinstance(step, int):
             continue
-        if event["event"] == "first_step" and event["incarnation"] > 1:
+        if record["event"] == "first_step" and record["incarnation"] > 1:
             taken.add(free_step(taken, step))
-        elif event["event"] == "finish":
+        elif record["event"] == "finish":
             taken.add(step)
     return taken
 

@@ -5,15 +5,15 @@ It is drawn twice, for a wide page and for a phone; `style.STYLE` shows one of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from keras_preempt.report import journal
-from keras_preempt.report.account import Account, Incarnation, Worker
-from keras_preempt.report.course import Stretch, split
-from keras_preempt.report.life import HOLD, REPLAY, RESTORE, SAVE, Span
-from keras_preempt.report.tables import clock, ended, length, speed, steps
+from keras_preempt.report.account import Account, JobStart, Worker
+from keras_preempt.report.throughput import Stretch, split
+from keras_preempt.report.wording import clock, ended, length, speed, steps
+from keras_preempt.report.worker_run import HOLD, REPLAY, RESTORE, SAVE
 
 MOST_ROWS = 64
 """Workers that get a row; more could not be distinguished."""
@@ -29,7 +29,6 @@ class Shape:
         left: The room for the names of the workers and of the speeds.
         row: From one worker to the next.
         bar: The height of a worker's spans.
-        speeds: The height of the speeds.
         letter: The width of a letter, where it is largest.
         most_ticks: Times on the axis.
     """
@@ -39,17 +38,16 @@ class Shape:
     left: float
     row: float
     bar: float
-    speeds: float
     letter: float
     most_ticks: int
 
-    right: float = 14.0
 
-
-WIDE = Shape("wide", 1000.0, 54.0, 30.0, 18.0, 96.0, 9.0, 8)
-NARROW = Shape("narrow", 360.0, 34.0, 36.0, 24.0, 96.0, 7.2, 4)
+WIDE = Shape("wide", 1000.0, 54.0, 30.0, 18.0, 9.0, 8)
+NARROW = Shape("narrow", 360.0, 34.0, 36.0, 24.0, 7.2, 4)
 
 _TOP = 34.0
+_RIGHT = 14.0
+_SPEEDS = 96.0  # the height of the speeds
 _BETWEEN = 28.0  # between the rows and the speeds
 _TITLE = 20.0  # for what the speeds are
 _NARROWEST = 0.5  # of what is drawn; a year of restarts must not make a page of a gigabyte
@@ -64,246 +62,196 @@ _WIDEST_STEP = 3650 * 86400.0
 
 
 def timeline(account: Account, shape: Shape, anchors: Collection[str] = ()) -> str:
-    """Draws the timeline.
-
-    Args:
-        account: What is drawn.
-        shape: Its sizes.
-        anchors: The events that the page has, as `journal.Entry` names them: what is drawn leads to them.
-    """
-    scale = _Scale(account.began, account.ended, shape)
-    workers = account.workers[:MOST_ROWS]
-    rows = {worker.member: _TOP + index * shape.row for index, worker in enumerate(workers)}
-    bottom = _TOP + len(workers) * shape.row
-    link = _Links(anchors)
-    curve = _speeds(account, scale, bottom + _BETWEEN, link)
-    height = bottom + (_BETWEEN + shape.speeds if curve else 0.0)
-    label = f"What {len(workers)} workers did from {clock(account.began, account.began)} UTC"
-    stripes = f"stripes-{shape.name}"
-    parts = [
-        f'<svg class="timeline {shape.name}" viewBox="0 0 {shape.width:.0f} {height + 26:.0f}" role="img" '
-        f'aria-label="{label}">',
-        f'<defs><pattern id="{stripes}" width="6" height="6" patternUnits="userSpaceOnUse" '
-        'patternTransform="rotate(45)"><rect class="stripe" width="2" height="6"/></pattern></defs>',
-        *_axis(scale, height),
-        *(part for start in account.incarnations for part in _start(start, scale, link)),
-        *(part for worker in workers for part in _row(worker, rows[worker.member], scale, account.began)),
-        *curve,
-        *_marks(account, rows, scale, link),
-        "</svg>",
-    ]
-    return "\n".join(parts)
+    """Draws the timeline; what is drawn leads to those events that the page has, whose keys are `anchors`."""
+    return "\n".join(_Picture(account, shape, anchors).lines())
 
 
-class _Links:
-    """Makes something that is drawn lead to an event of the page, if the page has it."""
-
-    def __init__(self, anchors: Collection[str]) -> None:
+class _Picture:
+    def __init__(self, account: Account, shape: Shape, anchors: Collection[str]) -> None:
+        self._account = account
+        self._shape = shape
         self._anchors = anchors
+        self._began = account.began
+        self._seconds = max(account.ended - account.began, 1e-3)
 
-    def __call__(self, key: str, drawn: str) -> str:
+    def lines(self) -> Iterator[str]:
+        account, shape = self._account, self._shape
+        workers = account.workers[:MOST_ROWS]
+        rows = {worker.member: _TOP + index * shape.row for index, worker in enumerate(workers)}
+        bottom = _TOP + len(workers) * shape.row
+        curve = list(self._speeds(bottom + _BETWEEN))
+        height = bottom + (_BETWEEN + _SPEEDS if curve else 0.0)
+        label = f"What {len(workers)} workers did from {clock(self._began, self._began)} UTC"
+        yield (
+            f'<svg class="timeline {shape.name}" viewBox="0 0 {shape.width:.0f} {height + 26:.0f}" role="img" '
+            f'aria-label="{label}">'
+        )
+        yield (
+            f'<defs><pattern id="stripes-{shape.name}" width="6" height="6" patternUnits="userSpaceOnUse" '
+            'patternTransform="rotate(45)"><rect class="stripe" width="2" height="6"/></pattern></defs>'
+        )
+        yield from self._axis(height)
+        for start in account.starts:
+            yield from self._start(start)
+        for worker in workers:
+            yield from self._row(worker, rows[worker.member])
+        yield from curve
+        yield from self._marks(rows)
+        yield "</svg>"
+
+    def _x(self, moment: float) -> float:
+        part = (moment - self._began) / self._seconds
+        return self._shape.left + min(max(part, 0.0), 1.0) * (self._shape.width - self._shape.left - _RIGHT)
+
+    def _link(self, key: str, drawn: str) -> str:
+        """Makes something that is drawn lead to an event of the page, if the page has it."""
         return f'<a href="#{escape(key)}">{drawn}</a>' if key in self._anchors else drawn
 
+    def _axis(self, bottom: float) -> Iterator[str]:
+        shape, seconds = self._shape, self._seconds
+        step = next((tick for tick in _TICKS if seconds / tick <= shape.most_ticks), _WIDEST_STEP)
+        for number in range(min(int(seconds / step), 10 * shape.most_ticks) + 1):
+            x, text = self._x(self._began + number * step), _elapsed(number * step)
+            half = len(text) * shape.letter / 2
+            anchor = "start" if x - half < shape.left else "end" if x + half > shape.width else "middle"
+            yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 6:.0f}" y2="{bottom:.0f}"/>'
+            yield _text("tick", f"{x:.1f}", bottom + 17, anchor, text)
 
-class _Scale:
-    """Turns times into x coordinates."""
+    def _start(self, start: JobStart) -> Iterator[str]:
+        left, right = self._x(start.began), self._x(start.ended)
+        if right - left < _NARROWEST:
+            return
+        long = f"start {start.number}: steps {steps(start)}"
+        drawn = (
+            f"<title>{escape(f'{long}, {ended(start)}')}</title>"
+            f'<path class="start" d="M{left + 1:.1f} 22V18H{right - 1:.1f}V22"/>'
+        )
+        for text in (long, f"start {start.number}: {steps(start)}", steps(start), str(start.number)):
+            if right - left > self._shape.letter * len(text) + 4:
+                drawn += _text("tick", f"{(left + right) / 2:.1f}", 13, "middle", text)
+                break
+        yield self._link(journal.start_key(start), f"<g>{drawn}</g>")
 
-    def __init__(self, began: float, ended: float, shape: Shape) -> None:
-        self.began = began
-        self.seconds = max(ended - began, 1e-3)
-        self.shape = shape
+    def _row(self, worker: Worker, top: float) -> Iterator[str]:
+        shape, name = self._shape, f"w{worker.member}"
+        yield _text("worker", f"{shape.left - 8:.0f}", top + shape.bar / 2 + 4, "end", name)
+        for span in worker.spans:
+            left, right = self._x(span.began), self._x(span.ended)
+            if right - left >= _NARROWEST:
+                title = f"{name}: {span.what}, {length(span.seconds)}, from {clock(span.began, self._began)}"
+                yield (
+                    f'<rect class="{span.what}" x="{left:.2f}" y="{top:.0f}" width="{right - left:.2f}" '
+                    f'height="{shape.bar:.0f}"><title>{title}</title></rect>'
+                )
 
-    def at(self, moment: float) -> float:
-        part = (moment - self.began) / self.seconds
-        shape = self.shape
-        return shape.left + min(max(part, 0.0), 1.0) * (shape.width - shape.left - shape.right)
-
-    @property
-    def ticks(self) -> list[float]:
-        most = self.shape.most_ticks
-        step = next((tick for tick in _TICKS if self.seconds / tick <= most), _WIDEST_STEP)
-        return [number * step for number in range(min(int(self.seconds / step), 10 * most) + 1)]
-
-
-def _axis(scale: _Scale, bottom: float) -> Iterator[str]:
-    shape = scale.shape
-    for tick in scale.ticks:
-        x, text = scale.at(scale.began + tick), _elapsed(tick)
-        half = len(text) * shape.letter / 2
-        anchor = "start" if x - half < shape.left else "end" if x + half > shape.width else "middle"
-        yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 6:.0f}" y2="{bottom:.0f}"/>'
-        yield f'<text class="tick" x="{x:.1f}" y="{bottom + 17:.0f}" text-anchor="{anchor}">{text}</text>'
-
-
-def _elapsed(seconds: float) -> str:
-    if seconds == 0:
-        return "0"
-    if seconds < 60:
-        return f"{seconds:g} s"
-    if seconds < 3600:
-        return f"{seconds / 60:g} min"
-    return f"{seconds / 3600:g} h" if seconds < 2 * 86400 else f"{seconds / 86400:g} d"
-
-
-def _start(start: Incarnation, scale: _Scale, link: _Links) -> Iterator[str]:
-    left, right = scale.at(start.began), scale.at(start.ended)
-    if right - left < _NARROWEST:
-        return
-    title = escape(f"start {start.number}: steps {steps(start)}, {ended(start)}")
-    drawn = f'<title>{title}</title><path class="start" d="M{left + 1:.1f} 22V18H{right - 1:.1f}V22"/>'
-    for text in (
-        f"start {start.number}: steps {steps(start)}",
-        f"start {start.number}: {steps(start)}",
-        steps(start),
-        str(start.number),
-    ):
-        if right - left > scale.shape.letter * len(text) + 4:
-            drawn += (
-                f'<text class="tick" x="{(left + right) / 2:.1f}" y="13" text-anchor="middle">{text}</text>'
+    def _marks(self, rows: dict[int, float]) -> Iterator[str]:
+        """Draws notices and saves; of those that would lie on each other, the first."""
+        drawn: set[tuple[int | None, int]] = set()
+        for notice in self._account.notices:
+            top, x = rows.get(notice.member), self._x(notice.at)
+            if top is None or (notice.member, round(x)) in drawn:
+                continue
+            drawn.add((notice.member, round(x)))
+            what = f"{'withdrawn: ' if notice.withdrawn else ''}{notice.reason} ({notice.source})"
+            title = escape(f"w{notice.member}, {clock(notice.at, self._began)}: {what}")
+            mark = f'<path class="notice" d="M{x:.1f} {top + 3:.1f}l-4.5 -8h9z"><title>{title}</title></path>'
+            yield self._link(journal.notice_key(notice), mark)
+        under = max(rows.values()) + self._shape.bar + 5
+        for save in self._account.saves:
+            x = self._x(save.at)
+            if (None, round(x)) in drawn:
+                continue
+            drawn.add((None, round(x)))
+            title = f"step {save.step} saved, {clock(save.at, self._began)}, took {length(save.seconds)}"
+            mark = (
+                f'<circle class="saved" cx="{x:.1f}" cy="{under:.1f}" r="3"><title>{title}</title></circle>'
             )
-            break
-    yield link(journal.start_key(start), f"<g>{drawn}</g>")
+            yield self._link(journal.save_key(save), mark)
 
+    # -- How fast training went ------------------------------------------------------------------------
 
-def _row(worker: Worker, top: float, scale: _Scale, since: float) -> Iterator[str]:
-    shape = scale.shape
-    middle = top + shape.bar / 2 + 4
-    yield (
-        f'<text class="worker" x="{shape.left - 8:.0f}" y="{middle:.0f}" text-anchor="end">w{worker.member}</text>'
-    )
-    for span in _visible(worker.spans, scale):
-        left, right = scale.at(span.began), scale.at(span.ended)
-        title = f"w{worker.member}: {span.what}, {length(span.seconds)}, from {clock(span.began, since)}"
-        yield (
-            f'<rect class="{span.what}" x="{left:.2f}" y="{top:.0f}" width="{right - left:.2f}" '
-            f'height="{shape.bar:.0f}"><title>{title}</title></rect>'
-        )
+    def _speeds(self, top: float) -> Iterator[str]:
+        """Draws steps a second over time; nothing if it is not known."""
+        shape = self._shape
+        throughputs = [(start, self._joined(start.throughput)) for start in self._account.starts]
+        highest = max((stretch.speed for _, found in throughputs for stretch in found), default=0.0)
+        if not highest:
+            return
+        power = 10.0 ** int(f"{highest / 2.5:e}".partition("e")[2])
+        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= highest / 2.5)
+        bottom, count = top + _SPEEDS, int(highest / step) + 1
+        unit = (_SPEEDS - _TITLE) / (step * count)  # the height of a step a second
+        yield f'<g class="speeds"><text class="tick" x="0" y="{top:.0f}">steps a second</text>'
+        for number in range(count + 1):
+            y = bottom - number * step * unit
+            yield (
+                f'<line class="grid" x1="{shape.left:.0f}" x2="{shape.width - _RIGHT:.0f}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            )
+            yield _text("tick", f"{shape.left - 8:.0f}", y + 4, "end", f"{number * step:g}", digits=1)
+        for start, stretches in throughputs:
+            yield from self._pauses(start, top + _TITLE, bottom)
+            yield from self._curve(start, stretches, unit, bottom)
+        yield "</g>"
 
+    def _joined(self, stretches: Sequence[Stretch]) -> list[Stretch]:
+        """Joins stretches too short to be seen, so that a long run stays a small picture."""
+        width = self._seconds / _MOST_SPEEDS
+        found: list[Stretch] = []
+        for stretch in stretches:
+            if found and (stretch.ended - stretch.began < width or found[-1].ended - found[-1].began < width):
+                before = found.pop()
+                stretch = Stretch(before.began, stretch.ended, before.first, stretch.last)
+            found.append(stretch)
+        return found
 
-def _visible(spans: Iterable[Span], scale: _Scale) -> Iterator[Span]:
-    for span in spans:
-        if scale.at(span.ended) - scale.at(span.began) >= _NARROWEST:
-            yield span
-
-
-def _marks(account: Account, rows: dict[int, float], scale: _Scale, link: _Links) -> Iterator[str]:
-    drawn: set[tuple[str, int, int]] = set()
-    for notice in account.notices:
-        top, x = rows.get(notice.member), scale.at(notice.at)
-        if top is None or ("notice", notice.member, round(x)) in drawn:
-            continue
-        drawn.add(("notice", notice.member, round(x)))
-        what = "withdrawn: " if notice.withdrawn else ""
-        title = escape(
-            f"w{notice.member}, {clock(notice.at, account.began)}: {what}{notice.reason} ({notice.source})"
-        )
-        mark = f'<path class="notice" d="M{x:.1f} {top + 3:.1f}l-4.5 -8h9z"><title>{title}</title></path>'
-        yield link(journal.notice_key(notice), mark)
-    under = max(rows.values()) + scale.shape.bar + 5
-    for save in account.saves:
-        x = scale.at(save.at)
-        if ("saved", 0, round(x)) in drawn:
-            continue
-        drawn.add(("saved", 0, round(x)))
-        title = f"step {save.step} saved, {clock(save.at, account.began)}, took {length(save.seconds)}"
-        mark = f'<circle class="saved" cx="{x:.1f}" cy="{under:.1f}" r="3"><title>{title}</title></circle>'
-        yield link(journal.save_key(save.incarnation, save.step), mark)
-
-
-# -- How fast training went ----------------------------------------------------------------------------
-
-
-def _speeds(account: Account, scale: _Scale, top: float, link: _Links) -> list[str]:
-    """Draws steps a second over time; nothing if it is not known."""
-    courses = [(start, _joined(start.course, scale)) for start in account.incarnations]
-    highest = max((stretch.speed for _, course in courses for stretch in course), default=0.0)
-    if not highest:
-        return []
-    shape = scale.shape
-    bottom = top + shape.speeds
-    step = _round_step(highest / 2.5)
-    most = step * (int(highest / step) + 1)
-
-    def y(value: float) -> float:
-        return bottom - value / most * (shape.speeds - _TITLE)
-
-    parts = [f'<g class="speeds"><text class="tick" x="0" y="{top:.0f}">steps a second</text>']
-    for number in range(int(most / step) + 1):
-        at, end = y(number * step), shape.width - shape.right
-        parts += [
-            f'<line class="grid" x1="{shape.left:.0f}" x2="{end:.0f}" y1="{at:.1f}" y2="{at:.1f}"/>',
-            f'<text class="tick" x="{shape.left - 8:.0f}" y="{at + 4:.1f}" text-anchor="end">{number * step:g}</text>',
-        ]
-    for start, course in courses:
-        parts += _pauses(start, scale, top + _TITLE, bottom)
-        parts += _curve(start, course, scale, y, bottom, link)
-    return [*parts, "</g>"]
-
-
-def _round_step(least: float) -> float:
-    """Returns the next higher of 1, 2, 5, 10 and so on."""
-    power = 10.0 ** int(f"{least:e}".partition("e")[2])
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
-
-
-def _joined(course: Sequence[Stretch], scale: _Scale) -> list[Stretch]:
-    """Joins stretches too short to be seen, so that a long run stays a small picture."""
-    width = scale.seconds / _MOST_SPEEDS
-    found: list[Stretch] = []
-    for stretch in course:
-        if found and (stretch.ended - stretch.began < width or found[-1].ended - found[-1].began < width):
-            before = found.pop()
-            stretch = Stretch(before.began, stretch.ended, before.first, stretch.last)
-        found.append(stretch)
-    return found
-
-
-def _pauses(start: Incarnation, scale: _Scale, top: float, bottom: float) -> Iterator[str]:
-    """Shows in which time the workers waited, saved, restored and replayed."""
-    for span in start.told.spans:
-        if span.what in (HOLD, SAVE, RESTORE, REPLAY):
-            left = scale.at(span.began)
-            width = max(scale.at(span.ended) - left, _EVENT if span.what in (HOLD, REPLAY) else 0.0)
-            if width >= _NARROWEST:
+    def _pauses(self, start: JobStart, top: float, bottom: float) -> Iterator[str]:
+        """Shows in which time the workers waited, saved, restored and replayed."""
+        for span in start.reference.spans:
+            left = self._x(span.began)
+            width = max(self._x(span.ended) - left, _EVENT if span.what in (HOLD, REPLAY) else 0.0)
+            if span.what in (HOLD, SAVE, RESTORE, REPLAY) and width >= _NARROWEST:
                 title = f"start {start.number}: {span.what}, {length(span.seconds)}"
                 yield (
                     f'<rect class="{span.what} pause" x="{left:.2f}" y="{top:.1f}" width="{width:.2f}" '
                     f'height="{bottom - top:.1f}"><title>{title}</title></rect>'
                 )
 
-
-def _curve(
-    start: Incarnation,
-    course: Sequence[Stretch],
-    scale: _Scale,
-    y: Callable[[float], float],
-    bottom: float,
-    link: _Links,
-) -> Iterator[str]:
-    for was_lost, part in _by_loss(course, start.kept_until):
-        points = "".join(
-            f"{'L' if index else 'M'}{scale.at(stretch.began):.1f} {y(stretch.speed):.1f}H{scale.at(stretch.ended):.1f}"
-            for index, stretch in enumerate(part)
-        )
-        first, last = part[0], part[-1]
-        over = Stretch(first.began, last.ended, first.first, last.last)
-        kind = "lost" if was_lost else "kept"
-        title = escape(
-            f"start {start.number}, steps {over.first}-{over.last}: {speed(over.speed)} steps a second"
-            + (", lost: they had to be run again" if was_lost else "")
-        )
-        area = f"{points}V{bottom:.1f}H{scale.at(first.began):.1f}z"
-        drawn = (
-            f'<g><title>{title}</title><path class="area {kind}" d="{area}"/>'
-            f'<path class="curve {kind}" d="{points}"/></g>'
-        )
-        yield link(journal.end_key(start), drawn) if was_lost else drawn
+    def _curve(
+        self, start: JobStart, stretches: Sequence[Stretch], unit: float, bottom: float
+    ) -> Iterator[str]:
+        for was_lost, part in _by_loss(stretches, start.kept_until):
+            points = "M" + "L".join(
+                f"{self._x(each.began):.1f} {bottom - each.speed * unit:.1f}H{self._x(each.ended):.1f}"
+                for each in part
+            )
+            over = Stretch(part[0].began, part[-1].ended, part[0].first, part[-1].last)
+            kind, why = ("lost", ", lost: they had to be run again") if was_lost else ("kept", "")
+            steps_run = f"start {start.number}, steps {over.first}-{over.last}"
+            title = escape(f"{steps_run}: {speed(over.speed)} steps a second{why}")
+            area = f"{points}V{bottom:.1f}H{self._x(over.began):.1f}z"
+            drawn = (
+                f'<g><title>{title}</title><path class="area {kind}" d="{area}"/>'
+                f'<path class="curve {kind}" d="{points}"/></g>'
+            )
+            yield self._link(journal.end_key(start), drawn) if was_lost else drawn
 
 
-def _by_loss(course: Sequence[Stretch], kept_until: int | None) -> list[tuple[bool, list[Stretch]]]:
-    """Returns a course in parts, each with whether its steps were lost."""
+def _text(kind: str, x: str, y: float, anchor: str, text: str, digits: int = 0) -> str:
+    return f'<text class="{kind}" x="{x}" y="{y:.{digits}f}" text-anchor="{anchor}">{text}</text>'
+
+
+def _elapsed(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:g} s" if seconds else "0"
+    if seconds < 3600:
+        return f"{seconds / 60:g} min"
+    return f"{seconds / 3600:g} h" if seconds < 2 * 86400 else f"{seconds / 86400:g} d"
+
+
+def _by_loss(stretches: Sequence[Stretch], kept_until: int | None) -> list[tuple[bool, list[Stretch]]]:
+    """Returns stretches in parts, each with whether its steps were lost."""
     found: list[tuple[bool, list[Stretch]]] = []
-    for stretch in (part for whole in course for part in split(whole, kept_until)):
+    for stretch in (part for whole in stretches for part in split(whole, kept_until)):
         was_lost = kept_until is not None and stretch.last > kept_until
         if not found or found[-1][0] is not was_lost:
             found.append((was_lost, []))

@@ -9,7 +9,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from keras_preempt.cli import export_formats
+from keras_preempt.cli import export as export_module
 from tests.cli.saved_run import Run, begin, contents, flip_a_bit, kernel, mean, save
 
 
@@ -108,14 +108,14 @@ def test_force_replaces_only_by_what_is_whole(
     directory: Path, out: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out.write_text("kept")
-    real = export_formats.stream
+    real = export_module.stream
 
     def full(tensors: dict[str, np.ndarray]) -> object:
         yield next(iter(real(tensors)))
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(export_formats, "stream", full)
+        patch.setattr(export_module, "stream", full)
         _, err = run("export", directory, out, "--force", code=4)
     assert "No space left on device. Choose another folder, or make room." in err
     assert [path.name for path in out.parent.iterdir()] == [out.name]

@@ -187,7 +187,7 @@ def test_half_written_and_damaged_files_are_named_and_the_rest_is_reported(tmp_p
     assert "run.json is damaged" in missing
     assert f"{events.log_name(2, 1)}: its last line is half-written" in missing
     assert f"{events.log_name(1, 0)}: 1 of {len(lines)} lines cannot be read, the first is line 2" in missing
-    assert "start 1, w0: events are missing, so 2.0 s cannot be told" in missing
+    assert "start 1, w0: events are missing, so 2.0 s are not accounted for" in missing
     assert "finished at step 21" in out
 
 
@@ -198,7 +198,7 @@ def test_a_run_without_an_end_can_be_declared_over(
     directory = made(Story(launcher=False, ahead=ahead).begin().train(9, 9.0).save())
     assert "w0: no end is recorded" in printed(run, directory)
     out = printed(run, directory, "--over")
-    assert "ended without a word" in out
+    assert "ended without reporting" in out
     assert lost in out
 
 

@@ -18,7 +18,7 @@ from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli import watch as watch_module
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cli.watch import PATIENCE, Watch
-from keras_preempt.report.loading import Looks
+from keras_preempt.report.loading import Loader
 from keras_preempt.testing import FakeGcs
 from tests.cli.saved_run import Run
 from tests.cli.test_report import logs_of, preempted, write
@@ -216,10 +216,10 @@ def test_the_page_is_written_again_when_something_has_happened(tmp_path: Path, w
 def test_a_look_at_a_bucket_in_which_nothing_has_happened_is_one_request(bucket: FakeGcs) -> None:
     write("gs://bucket/run", preempted())
     store = open_store("gs://bucket/run")
-    looks = Looks(store)
-    first = looks.look()
+    loader = Loader(store)
+    first = loader.load()
     bucket.forget_requests()
-    again = looks.look()
+    again = loader.load()
     assert [request.method for request in bucket.requests] == ["GET"]
     assert again == first
     store.close()

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from keras_preempt.report.account import Account
 from keras_preempt.report.accounting import account
 from keras_preempt.report.events import KINDS
-from keras_preempt.report.life import IDLE, MEANINGS, TRAIN, UNACCOUNTED, UNTOLD, End
 from keras_preempt.report.page import page
-from keras_preempt.report.tables import account_as_json, lost_steps, summary
+from keras_preempt.report.tables import account_as_json
+from keras_preempt.report.wording import lost_steps, summary
+from keras_preempt.report.worker_run import IDLE, MEANINGS, TRAIN, UNACCOUNTED, UNREPORTED, End
 from tests.report import story as length
 from tests.report.story import NOW, Story
 
@@ -58,8 +59,8 @@ def test_each_second_of_a_preempted_run_is_accounted_for(workers: int) -> None:
             }
         )
     assert found.goodput == pytest.approx(40.0 / found.workers[0].wall)
-    assert [start.end for start in found.incarnations] == [End.PREEMPTED, End.FINISHED]
-    assert found.incarnations[0].why.startswith("SIGTERM to w0")
+    assert [start.end for start in found.starts] == [End.PREEMPTED, End.FINISHED]
+    assert found.starts[0].why.startswith("SIGTERM to w0")
     assert (found.step, found.steps_run, found.lost, found.lost_exactly) == (22, 22, 0, True)
     assert [save.step for save in found.saves] == [11, 17, 22]
     assert len(found.notices) == workers
@@ -82,7 +83,7 @@ def test_a_second_fit_of_one_process_has_the_script_before_it_as_start_up() -> N
             event["started_at"] = started
     found = accounted(story.finish())
     assert IDLE not in spent(found)
-    second = found.incarnations[1].lives[0]
+    second = found.starts[1].workers[0]
     assert second.began == first_end
     assert second.seconds("start-up") == pytest.approx(length.STARTING + length.DYING)
 
@@ -93,7 +94,7 @@ def test_a_second_fit_of_one_process_has_the_script_before_it_as_start_up() -> N
 def test_steps_after_the_last_save_of_a_crash_are_lost() -> None:
     story = Story(2).begin().train(9, 9.0).save().train(5, 5.0).fail()
     found = accounted(story.begin(restored=10).train(9, 9.0).finish())
-    first = found.incarnations[0]
+    first = found.starts[0]
     assert (first.last_step, first.lost, first.lost_exactly) == (15, 5, True)
     assert "continued from step 10, and this one had done 15" in first.lost_why
     assert first.why == "w0: ValueError: no"
@@ -108,14 +109,14 @@ def test_a_start_from_an_older_checkpoint_loses_steps_of_several_starts() -> Non
     story.begin(restored=10).train(9, 9.0).preempt()
     story.begin(restored=4).train(25, 25.0).finish()
     found = accounted(story)
-    assert [start.lost for start in found.incarnations] == [6, 10, 0]
+    assert [start.lost for start in found.starts] == [6, 10, 0]
     assert (found.steps_run, found.lost, found.step) == (10 + 10 + 26, 16, 30)
 
 
 def test_the_lost_steps_of_a_killed_worker_are_reported_as_unknown() -> None:
     story = Story().begin().train(9, 9.0).save().train(5, 5.0).kill()
     found = accounted(story.begin(restored=10).finish())
-    first = found.incarnations[0]
+    first = found.starts[0]
     assert first.end is End.KILLED
     assert first.why == "w0 by SIGKILL"
     assert not first.lost_exactly
@@ -128,7 +129,7 @@ def test_the_lost_steps_of_a_killed_worker_are_bounded_where_steps_decide_when_t
     story = Story(ahead=20).begin().train(9, 9.0).save().train(5, 5.0).kill()
     story.begin(restored=10).train(9, 9.0).save().train(5, 5.0).kill()
     found = accounted(story.begin(restored=10).finish())
-    first, second, _ = found.incarnations
+    first, second, _ = found.starts
     assert lost_steps(first).startswith("start 1 lost at most 20 steps: ")
     assert lost_steps(second).startswith("start 2 lost 10 to 30 steps: ")
     assert (found.lost, found.lost_at_most) == (10, 50)
@@ -147,20 +148,20 @@ def test_a_peer_of_a_killed_worker_shows_how_far_both_had_come() -> None:
     story.fail("UnavailableError", origin="the loss of a worker")
     story.events[killed_at:] = [event for event in story.events[killed_at:] if event["member"] == 1]
     found = accounted(story.pause(3.0).begin(restored=10).finish())
-    first = found.incarnations[0]
+    first = found.starts[0]
     assert first.end is End.SILENT
     assert (first.lost, first.lost_exactly) == (5, True)
-    assert UNTOLD in spent(found, 0)
-    assert UNTOLD not in spent(found, 1)
+    assert UNREPORTED in spent(found, 0)
+    assert UNREPORTED not in spent(found, 1)
 
 
 def test_a_preemption_that_could_not_be_saved_loses_its_steps() -> None:
     story = Story().begin().train(9, 9.0).save().train(5, 5.0).preempt(saved=False)
     assert accounted(story).lost == 5  # As things stand: a start now would have to run them again.
-    assert "a start now would continue from step 10" in accounted(story).incarnations[0].lost_why
+    assert "a start now would continue from step 10" in accounted(story).starts[0].lost_why
     found = accounted(story.begin(restored=10).finish())
-    assert found.incarnations[0].lost == 5
-    assert "NOT saved" in found.incarnations[0].why
+    assert found.starts[0].lost == 5
+    assert "NOT saved" in found.starts[0].why
 
 
 def test_a_start_that_ends_before_its_first_step_changes_nothing() -> None:
@@ -168,7 +169,7 @@ def test_a_start_that_ends_before_its_first_step_changes_nothing() -> None:
     story.number += 1
     story.tell("start", members=1, started_at=story.at - 1.0, began_at=story.at - 0.5)
     found = accounted(story.fail().begin(restored=10).finish())
-    assert found.incarnations[1].first_step is None
+    assert found.starts[1].first_step is None
     assert (found.lost, found.lost_exactly) == (0, True)
 
 
@@ -180,20 +181,20 @@ def test_a_run_without_an_end_is_accounted_for_until_now_as_far_as_its_process_m
     saved = story.at
     story.train(0, 30.0)
     running = accounted(story, story.at, is_alive=lambda process: True)
-    assert running.incarnations[0].end is End.RUNNING
+    assert running.starts[0].end is End.RUNNING
     assert spent(running)[TRAIN] == pytest.approx(39.0)
     assert (running.lost, running.lost_exactly) == (0, True)
     assert running.gaps == ()
     gone = accounted(story, story.at + 1e6, is_alive=lambda process: False)
-    assert gone.incarnations[0].end is End.SILENT
+    assert gone.starts[0].end is End.SILENT
     assert gone.ended == saved
     assert not gone.lost_exactly
     elsewhere = accounted(story, story.at + 60.0)
-    assert elsewhere.incarnations[0].end is End.RUNNING
+    assert elsewhere.starts[0].end is End.RUNNING
     assert "w0: no end is recorded" in elsewhere.gaps[0]
     assert "--over" in elsewhere.gaps[0]
     over = accounted(story)
-    assert over.incarnations[0].end is End.SILENT
+    assert over.starts[0].end is End.SILENT
     assert over.gaps == ()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from keras_preempt.report.accounting import account
 from keras_preempt.report.clocks import in_order
-from keras_preempt.report.life import TRAIN, End
+from keras_preempt.report.worker_run import TRAIN, End
 from tests.report.story import Story
 
 
@@ -28,11 +28,11 @@ def test_a_start_whose_clock_is_behind_is_there_with_all_its_time(behind: float,
     found = account(events, gaps, None)
     assert right is not None
     assert found is not None
-    assert [start.end for start in found.incarnations] == [End.PREEMPTED, End.FINISHED]
+    assert [start.end for start in found.starts] == [End.PREEMPTED, End.FINISHED]
     assert (found.step, found.steps_run, found.lost) == (right.step, right.steps_run, 0)
     for member in range(workers):
-        for number, start in enumerate(found.incarnations):
-            spent, expected = start.lives[member], right.incarnations[number].lives[member]
+        for number, start in enumerate(found.starts):
+            spent, expected = start.workers[member], right.starts[number].workers[member]
             assert spent.seconds(TRAIN) == pytest.approx(expected.seconds(TRAIN))
     assert len(gaps) == workers
     assert "start 2, w0: the clock of its machine was" in gaps[0]

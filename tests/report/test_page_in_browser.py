@@ -114,7 +114,7 @@ def test_on_a_phone_how_it_ended_comes_first(page: browser.Browser, address: str
     page.open(address)
     top = "(selector) => document.querySelector(selector).getBoundingClientRect().top"
     assert page.run(f'({top})(".ended") < ({top})(".figures")')
-    assert page.run(f'({top})("td[data-column=\'how it ended\']") < ({top})("td[data-column=start]")')
+    assert page.run(f'({top})("td[data-key=end]") < ({top})("td[data-key=start]")')
     bottom = page.run('document.querySelector(".ended").getBoundingClientRect().bottom')
     assert bottom < 844, "on the first screen"
 

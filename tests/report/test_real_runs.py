@@ -15,8 +15,8 @@ from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cluster import RestartPolicy, Supervisor
 from keras_preempt.process.environment import DRILL, DRILL_RECORD
 from keras_preempt.report.account import Account
-from keras_preempt.report.life import UNACCOUNTED, UNTOLD, End
 from keras_preempt.report.loading import load
+from keras_preempt.report.worker_run import UNACCOUNTED, UNREPORTED, End
 from tests.cluster.harness import QUIET_CPU
 
 SCRIPT = Path(__file__).parent / "scripts" / "train.py"
@@ -75,15 +75,15 @@ def test_preemptions_are_accounted_for_to_the_second_and_to_the_step(
 
     job = Job(tmp_path, workers, preempted)
     found = job.report
-    assert [start.end for start in found.incarnations] == [*[End.PREEMPTED] * len(before), End.FINISHED]
+    assert [start.end for start in found.starts] == [*[End.PREEMPTED] * len(before), End.FINISHED]
     assert len(found.workers) == workers
     for worker in found.workers:
         assert worker.wall == pytest.approx(job.seconds, rel=0.02)
-        named = sum(span.seconds for span in worker.spans if span.what not in (UNACCOUNTED, UNTOLD))
+        named = sum(span.seconds for span in worker.spans if span.what not in (UNACCOUNTED, UNREPORTED))
         assert named == pytest.approx(worker.wall, rel=0.02)
         run = job.steps_run(worker.member)
         counts = Counter(start for start, _ in run)
-        assert list(counts.values()) == [start.steps_run for start in found.incarnations]
+        assert list(counts.values()) == [start.steps_run for start in found.starts]
         assert found.lost == len(run) - len({step for _, step in run}) == 0
     assert found.lost_exactly
     assert (found.step, found.steps_run) == (STEPS, STEPS)
@@ -105,7 +105,7 @@ def test_a_kill_without_notice_loses_what_the_record_says_or_a_number_within_bou
     run = job.steps_run(0)
     again = len(run) - len({step for _, step in run})
     assert again > 0
-    assert job.report.incarnations[0].end is End.KILLED
+    assert job.report.starts[0].end is End.KILLED
     assert job.report.lost_exactly is recorded
     assert job.report.lost == again if recorded else job.report.lost <= again
     assert job.report.lost_at_most is not None

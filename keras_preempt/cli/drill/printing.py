@@ -11,7 +11,7 @@ from keras_preempt.cli.drill.plan import Preemption
 from keras_preempt.cli.drill.runs import DrillRun
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.process.words import counted
-from keras_preempt.report.tables import length
+from keras_preempt.report.wording import length
 
 _NAMED = 10  # differences that are listed one by one
 _KNOWN_PHASES = ("import and build", "startup", "restore", "train", "hold", "save", "exit")

@@ -10,11 +10,11 @@ import pytest
 
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.report import journal
-from keras_preempt.report.course import Mark, Stretch, marks, split, stretches
 from keras_preempt.report.events import MOST_MARKS, EventLog
 from keras_preempt.report.loading import load
 from keras_preempt.report.page import page
 from keras_preempt.report.tables import account_as_json, places
+from keras_preempt.report.throughput import Sample, Stretch, samples, split, stretches
 from tests.report.record import HOST, RECORDED
 from tests.report.story import NOW, Story
 from tests.report.test_accounting import accounted
@@ -36,14 +36,14 @@ def test_the_speed_between_two_marks_is_the_steps_by_the_seconds() -> None:
         event("finish", 25, step=61),
         event("end", 60, step=61),
     ]
-    course = marks(told)
-    assert [mark.at - NOW for mark in course] == [3, 13, 18, 22, 23, 25]
-    assert [stretch.speed for stretch in stretches(course)] == [2, 0, 10, 0, 0]
+    found = samples(told)
+    assert [sample.at - NOW for sample in found] == [3, 13, 18, 22, 23, 25]
+    assert [stretch.speed for stretch in stretches(found)] == [2, 0, 10, 0, 0]
 
 
 def test_a_save_in_the_background_is_a_pause_of_known_length() -> None:
     found = accounted(Story().begin().train(8, 4.0).save(0.5).train(9, 3.0).finish())
-    assert [stretch.speed for stretch in found.incarnations[0].course[:3]] == [2, 0, 3]
+    assert [stretch.speed for stretch in found.starts[0].throughput[:3]] == [2, 0, 3]
     # 17 steps in 7 s of training: the save is none of it.
     assert found.speed == pytest.approx(17 / 7)
 
@@ -54,7 +54,7 @@ def test_a_save_in_the_background_is_a_pause_of_known_length() -> None:
 )
 def test_marks_that_are_none_are_left_out(passed: Any) -> None:
     told = [event("first_step", 3, step=1), event("finish", 5, step=5, passed=passed)]
-    assert marks(told) == (Mark(NOW + 3, 1), Mark(NOW + 5, 5))
+    assert samples(told) == (Sample(NOW + 3, 1), Sample(NOW + 5, 5))
 
 
 def test_marks_of_a_clock_that_goes_back_never_make_a_negative_speed() -> None:
@@ -62,7 +62,7 @@ def test_marks_of_a_clock_that_goes_back_never_make_a_negative_speed() -> None:
         event("first_step", 3, step=1),
         event("finish", 9, step=30, passed=[[NOW + 5, 20], [NOW + 4, 25], [NOW + 6, 10], [NOW + 5, 28]]),
     ]
-    assert all(stretch.speed >= 0 for stretch in stretches(marks(told)))
+    assert all(stretch.speed >= 0 for stretch in stretches(samples(told)))
 
 
 def test_a_stretch_is_cut_where_steps_began_to_be_lost() -> None:
@@ -95,13 +95,13 @@ def test_a_real_run_tells_its_speed_its_hosts_and_its_versions() -> None:
     assert all(name in row[3] for name in ("python 3.", "keras_preempt ", "keras 3.", "tensorflow 2."))
     told = account_as_json(found, "run")
     assert told["starts"][0]["hosts"] == {"0": HOST, "1": HOST}
-    for start, each in zip(found.incarnations, told["starts"], strict=True):
+    for start, each in zip(found.starts, told["starts"], strict=True):
         steps = [step for _, step in each["course"]]
         assert steps == sorted(steps)
-        # Each epoch is of 44 steps and has a validation, where the course is flat for a while.
+        # Each epoch is of 44 steps and has a validation, where the curve is flat for a while.
         boundaries = [step for step in range(44, 352, 44) if each["first_step"] < step < each["last_step"]]
         assert {step for step, after in itertools.pairwise(steps) if step == after} >= set(boundaries)
-        assert start.told.host == HOST
+        assert start.reference.host == HOST
 
 
 @pytest.mark.parametrize(
