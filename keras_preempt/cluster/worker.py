@@ -33,16 +33,9 @@ _OUTPUT_TAIL = 5.0  # seconds to read the last lines once the process is gone
 class WorkerProcess:
     """A command in a session of its own, which ends with everything that it has started when its launcher ends.
 
-    Between the launcher and the command stands a small keeper process, see `keras_preempt.cluster.keeper`.
-
-    Args:
-        index: The worker's number, from 0.
-        command: Program and arguments.
-        env: The complete environment of the process.
-        on_line: Called with (index, line without its newline) for each line of stdout or stderr.
-        on_exit: Called with the worker once its exit code is known and its output has been read.
-        unheard_grace: Seconds after SIGTERM until a worker in which no process has said that it listens is killed.
-        cwd: Working directory; the launcher's own if None.
+    Between the launcher and the command stands a small keeper process, see `keras_preempt.cluster.keeper`. `env` is the
+    complete environment. `on_line` is called with (index, line without its newline) for each line of stdout or stderr,
+    `on_exit` with the worker once its exit code is known and its output has been read.
     """
 
     def __init__(

@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
-from keras_preempt.notices.notice import Notice
+from collections.abc import Callable
+from typing import Protocol
 
-__all__ = ["Notice"]
+from keras_preempt.agreement.grace import Notice
+
+__all__ = ["Notice", "OnNotice", "Source"]
+
+OnNotice = Callable[[Notice], None]
+
+
+class Source(Protocol):
+    """A source of notices: delivers them from `start` until `stop`, which can be called twice."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 
+from keras_preempt.notices import Notice, OnNotice
 from keras_preempt.notices.cloud import Cloud, Grace, Probe, Row
 from keras_preempt.notices.metadata_client import Address, Answer, MetadataClient
-from keras_preempt.notices.notice import Notice, OnNotice
 from keras_preempt.notices.polling import Backoff, PollingSource
 from keras_preempt.process import environment
 

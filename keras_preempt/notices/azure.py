@@ -9,9 +9,9 @@ from datetime import timezone
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
+from keras_preempt.notices import Notice, OnNotice
 from keras_preempt.notices.cloud import Cloud, Grace, Probe, Row
 from keras_preempt.notices.metadata_client import Address, Answer, MetadataClient, MetadataError
-from keras_preempt.notices.notice import Notice, OnNotice
 from keras_preempt.notices.polling import Backoff, PollingSource
 from keras_preempt.process import environment
 

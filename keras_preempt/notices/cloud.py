@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from keras_preempt.notices import OnNotice, Source
 from keras_preempt.notices.metadata_client import LINK_LOCAL, Address, Answer, parse_address
-from keras_preempt.notices.notice import OnNotice, Source
 from keras_preempt.process.exit_codes import EXIT_RESTART
 
 Accelerator = Literal["gpu", "tpu", "none"]

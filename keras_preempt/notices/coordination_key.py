@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from keras_preempt.agreement.coordinator import CoordinationLost, Coordinator
 from keras_preempt.backend.place import PREEMPTION_NOTICE_KEY
-from keras_preempt.notices.notice import Notice, OnNotice
+from keras_preempt.notices import Notice, OnNotice
 from keras_preempt.process.words import counted
 
 SOURCE = "coordination key"

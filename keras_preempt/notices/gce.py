@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
+from keras_preempt.notices import Notice, OnNotice
 from keras_preempt.notices.cloud import Cloud, Grace, Probe, Row
 from keras_preempt.notices.metadata_client import Address, Answer, MetadataClient, MetadataError
-from keras_preempt.notices.notice import Notice, OnNotice
 from keras_preempt.notices.polling import Backoff, PollingSource
 from keras_preempt.process import environment
 from keras_preempt.process.exit_codes import EXIT_RESTART_GCE, EXIT_RESTART_TPU

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from keras_preempt.notices import Notice, OnNotice
 from keras_preempt.notices.metadata_client import MetadataError, Stopped, Stopping
-from keras_preempt.notices.notice import Notice, OnNotice
 
 logger = logging.getLogger("keras_preempt")
 

@@ -27,8 +27,8 @@ import weakref
 from collections.abc import Callable, Iterable
 from types import FrameType
 
+from keras_preempt.notices import Notice, OnNotice
 from keras_preempt.notices.interrupt import Interrupts
-from keras_preempt.notices.notice import Notice, OnNotice
 from keras_preempt.process import first_process
 
 logger = logging.getLogger("keras_preempt")

@@ -11,11 +11,10 @@ from keras_preempt.agreement.coordinator import CoordinationLost, Coordinator
 from keras_preempt.backend.hung_on_loss import HungOnLoss
 from keras_preempt.backend.place import Place
 from keras_preempt.backend.seam import backend
-from keras_preempt.notices import Notice
+from keras_preempt.notices import Notice, Source
 from keras_preempt.notices.coordination_key import CoordinationKeyNotices, announcement, task_named_by
 from keras_preempt.notices.detection import KnownOnce
 from keras_preempt.notices.interrupt import Interrupts
-from keras_preempt.notices.notice import Source
 from keras_preempt.notices.platform import CLOUDS
 from keras_preempt.notices.polling import EarlyNotices, PolledNotices, early_notice
 from keras_preempt.notices.signals import SignalNotices

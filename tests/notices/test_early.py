@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from keras_preempt.notices.notice import Notice
+from keras_preempt.notices import Notice
 from keras_preempt.notices.polling import EARLY, EarlyNotices
 from tests.notices.ear import started
 
