@@ -338,8 +338,8 @@ def test_an_exact_resume_is_equal_at_every_recorded_step(rehearse, monkeypatch):
         {"step": STEPS, "at": "validation", "batch": 1},
         {"step": 9, "at": "leaving"},
     )
-    assert [preempted.began_at(number) for number in range(2)] == [0, 3]
-    assert (preempted.began_at(3), preempted.began_at(4)) == (STEPS, 9)
+    assert [preempted.where(number).first for number in range(2)] == [0, 3]
+    assert (preempted.where(3).first, preempted.where(4).first) == (STEPS, 9)
     assert sum(preempted.steps_run(number) or 0 for number in range(5)) == STEPS * EPOCHS
     assert find_parting(undisturbed, preempted) is None
     recorded = [line for line in preempted.incarnations[4][0] if "digests" in line]
@@ -379,7 +379,7 @@ def test_a_signal_from_outside_stops_training_at_the_very_step_at_which_it_was_a
     preempted = rehearse({"step": 3, **outside}, {"step": STEPS, "at": "validation", "batch": 1, **outside})
     sender.join(60)
     assert [next(iter(each)) for each in told] == ["signal", "arrived"] * 2
-    assert [preempted.began_at(number) for number in range(3)] == [0, 3, STEPS]
+    assert [preempted.where(number).first for number in range(3)] == [0, 3, STEPS]
     assert find_parting(rehearse(), preempted) is None
 
 

@@ -14,15 +14,19 @@ _DETERMINISM = (
     "or on JAX set XLA_FLAGS=--xla_gpu_deterministic_ops=true"
 )
 _SEED = "call keras.utils.set_random_seed(...) first thing in the script"
+_PYTHON_CURE = (
+    "If it uses random numbers or keeps state, a restart cannot repeat it: give it what it needs as arguments, such as "
+    "a seed from tf.random.stateless_uniform or from a counter."
+)
+_RANDOM_CURE = (
+    "Its sequence starts over at a restart: use a keras.random.SeedGenerator (keras.random.uniform(..., "
+    "seed=generator)) in layers, and tf.random.stateless_* with seeds of your own, such as those of "
+    "tf.data.Dataset.random(seed=...), in input pipelines."
+)
 
 
-def describe_parting(parting: Parting | None, restarts: Sequence[int | None]) -> str:
-    """Returns one line: from which step on the runs differ, and where that is.
-
-    Args:
-        parting: Where they part; None if no recorded step differs.
-        restarts: The steps at which the incarnations of the second run began, without the first one.
-    """
+def describe_parting(parting: Parting | None, restarts: int) -> str:
+    """Returns one line: from which step on the runs differ, and where that is; None: no recorded step differs."""
     if parting is None:
         return "All recorded steps are equal: the difference came with the end of training, or is in other state."
     what = ", ".join(parting.groups)
@@ -36,14 +40,14 @@ def describe_parting(parting: Parting | None, restarts: Sequence[int | None]) ->
     else:
         since = f"Between step {parting.equal_until}, which was equal, and step {parting.step}"
     within = f"fit {parting.fit} of {parting.fits}, " if parting.fits > 1 else ""
-    told = f"{since} ({within}epoch {parting.epoch}, w{parting.member}) the runs differ: {what}."
+    line = f"{since} ({within}epoch {parting.epoch}, w{parting.member}) the runs differ: {what}."
     if parting.incarnation == 0:
-        return f"{told} That is before the first preemption."
+        return f"{line} That is before the first preemption."
     if parting.fits > 1 and not parting.continued:
-        return f"{told} That fit began after restart {parting.incarnation} of {len(restarts)}, from its beginning."
+        return f"{line} That fit began after restart {parting.incarnation} of {restarts}, from its beginning."
     steps = parting.step - parting.began_at
     after = f"{counted(steps, 'step')} after it continued" if steps else "right where it continued,"
-    return f"{told} That is {after} at step {parting.began_at}, restart {parting.incarnation} of {len(restarts)}."
+    return f"{line} That is {after} at step {parting.began_at}, restart {parting.incarnation} of {restarts}."
 
 
 def likely_causes(
@@ -64,29 +68,23 @@ def likely_causes(
     """
     itself = (parting is not None and parting.incarnation == 0) or repeatable is False
     at_beginning = itself and parting is not None and parting.step == 0
-    restored_wrongly = (
-        not itself
-        and parting is not None
-        and parting.continued
-        and parting.began_at == parting.step
-        and parting.step > 0
-    )
+    at_restart = parting is not None and parting.continued and parting.began_at == parting.step > 0
+    restored_wrongly = at_restart and not itself
     causes = []
     if substituted and not itself:
-        causes.append(
+        return [
             f"Cause: {'; '.join(substituted)}, since its own was not written when it was killed. Metrics, seeds and "
             "statistics of a worker that is killed while it saves cannot be exact: docs/guarantees.md."
-        )
-        return causes
+        ]
     if itself:
         causes.append(
             "The script does not repeat itself, with or without preemptions: two runs of it give different "
-            "results. It has to before a drill can tell anything."
+            "results. It has to before a drill can prove anything."
         )
     if at_beginning:
         causes.append(
             f"The initial state differs already. If the script sets no seed, {_SEED}. If it does, something before the "
-            "first step is another one in each start: weights that are made before the seed is set, an order of files, "
+            "first step differs from start to start: weights that are made before the seed is set, the order of files, "
             "the time, or what the first run has left in a file."
         )
         if written:
@@ -103,8 +101,10 @@ def likely_causes(
             "it was. If the script restores or changes weights itself at its start, let it do so only when there "
             "is no checkpoint yet; otherwise please report this, with the output of the drill."
         )
-    suspects = []
-    suspects += [_of_doubt(doubt) for doubt in undisturbed.input_doubts]
+    suspects = [
+        f"{doubt}." if _is_step(doubt) else f"the input. {doubt[:1].upper()}{doubt[1:]}."
+        for doubt in undisturbed.input_doubts
+    ]
     suspects += [
         f"{shared}. Shuffle after the split, or make a pipeline of its own for the validation."
         for shared in undisturbed.shared
@@ -112,7 +112,10 @@ def likely_causes(
     if undisturbed.unsaved_callbacks and not itself:
         names = ", ".join(undisturbed.unsaved_callbacks)
         suspects.append(f"callbacks whose state is not kept: {names}. {cure(undisturbed.unsaved_callbacks)}.")
-    suspects += [_cure(source) for source in undisturbed.hidden_sources]
+    suspects += [
+        f"{source}. {_PYTHON_CURE if source.startswith('Python code') else _RANDOM_CURE}"
+        for source in undisturbed.hidden_sources
+    ]
     suspects += [f'"exact if" was said, and this may not hold: {each}.' for each in undisturbed.conditions]
     if written:
         left = (
@@ -150,12 +153,7 @@ def likely_causes(
 
 
 def uncovered(record: RunRecord, preemptions: int) -> list[str]:
-    """Names in words what a verdict "identical" does not cover.
-
-    Args:
-        record: The record of the undisturbed run.
-        preemptions: How many preemptions there were.
-    """
+    """Names in words what a verdict "identical" does not cover, by the record of the undisturbed run."""
     found = []
     times = "one preemption" if preemptions == 1 else f"{preemptions} preemptions"
     if record.unsaved_callbacks:
@@ -173,20 +171,3 @@ def uncovered(record: RunRecord, preemptions: int) -> list[str]:
 
 def _is_step(doubt: str) -> bool:
     return doubt.startswith(("the training step", "the validation step"))
-
-
-def _of_doubt(doubt: str) -> str:
-    return f"{doubt}." if _is_step(doubt) else f"the input. {doubt[:1].upper()}{doubt[1:]}."
-
-
-def _cure(source: str) -> str:
-    if source.startswith("Python code"):
-        return (
-            f"{source}. If it uses random numbers or keeps state, a restart cannot repeat it: give it what it needs "
-            "as arguments, such as a seed from tf.random.stateless_uniform or from a counter."
-        )
-    return (
-        f"{source}. Its sequence starts over at a restart: use a keras.random.SeedGenerator "
-        "(keras.random.uniform(..., seed=generator)) in layers, and tf.random.stateless_* with seeds of your own, "
-        "such as those of tf.data.Dataset.random(seed=...), in input pipelines."
-    )

@@ -6,6 +6,8 @@ import contextlib
 import random
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import click
 
@@ -17,9 +19,9 @@ from keras_preempt.cli.drill.directories import (
     drill_bucket,
     run_directories,
 )
-from keras_preempt.cli.drill.findings import Findings
 from keras_preempt.cli.drill.plan import Moment, parse_moments, plan_preemptions
-from keras_preempt.cli.drill.printing import print_findings, print_times
+from keras_preempt.cli.drill.printing import print_result, print_times
+from keras_preempt.cli.drill.result import DrillResult
 from keras_preempt.cli.drill.runs import Trainer, shape_of, substitutions
 from keras_preempt.cli.options import (
     checked_command,
@@ -44,6 +46,25 @@ _OTHERS_END = 30.0
 _SAID = 120.0
 """Seconds that a worker has to end after it has said with which status. Python ends it within 30; what comes before
 that is the script's own, such as an `exit_fn` that uploads something."""
+
+
+@dataclass
+class _Options:
+    workers: int
+    count: int | None
+    seed: int | None
+    moments: Sequence[Moment]
+    signal_name: str
+    kill: bool
+    grace: float | None
+    save_every: str | None
+    faults: str | None
+    isolate: bool
+    twice: bool
+    timeout: float
+    keep: str | None
+    restart_codes: tuple[int, ...]
+    command: tuple[str, ...]
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -121,24 +142,7 @@ that is the script's own, such as an `exit_fn` that uploads something."""
 )
 @restart_code_option
 @command_argument
-def drill(
-    workers: int,
-    count: int | None,
-    seed: int | None,
-    moments: Sequence[Moment],
-    signal_name: str,
-    kill: bool,
-    grace: float | None,
-    save_every: str | None,
-    faults: str | None,
-    isolate: bool,
-    twice: bool,
-    timeout: float,
-    keep: str | None,
-    as_json: bool,
-    restart_codes: tuple[int, ...],
-    command: tuple[str, ...],
-) -> int:
+def drill(as_json: bool, **values: Any) -> int:
     """Prove that preemptions lose nothing: same script, same bits.
 
     Trains once undisturbed, then again with real preemptions: a worker gets SIGTERM at a random step or at a
@@ -170,40 +174,47 @@ def drill(
       3  a run failed or was stopped, so there is no verdict
       4  the script's run has no such moment as --at or --preempt asks for
     """  # noqa: D301 - click's own mark for text that it must not wrap
-    arguments = checked_command(workers, command)
-    notice = checked_signal(signal_name)
-    check_combinations(kill, grace, save_every, faults, keep)
-    count = count or (0 if moments else 1)
+    options = _Options(**values)
+    arguments = checked_command(options.workers, options.command)
+    notice = _checked_signal(options.signal_name)
+    _check_combinations(options)
+    count = options.count or (0 if options.moments else 1)
     policy = restart_policy(
-        restart_codes=restart_codes,
-        max_restarts_without_progress=count + len(moments),
-        failure_grace=_OTHERS_END if kill or grace else RestartPolicy.failure_grace,
-        incarnation_timeout=timeout,
+        restart_codes=options.restart_codes,
+        max_restarts_without_progress=count + len(options.moments),
+        failure_grace=_OTHERS_END if options.kill or options.grace else RestartPolicy.failure_grace,
+        incarnation_timeout=options.timeout,
         said_grace=_SAID,
     )
-    chosen = random.SystemRandom().randrange(2**31) if seed is None else seed
+    seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
     terminal = Terminal(sys.stderr if as_json else None, job=True)
-    findings = Findings(workers, chosen)
+    result = DrillResult(options.workers, seed)
     try:
         with contextlib.ExitStack() as stack:
-            bucket = None if faults is None else stack.enter_context(drill_bucket(faults, chosen))
-            directories = stack.enter_context(run_directories(keep, bucket))
+            bucket = (
+                None if options.faults is None else stack.enter_context(drill_bucket(options.faults, seed))
+            )
+            directories = stack.enter_context(run_directories(options.keep, bucket))
             scratch = stack.enter_context(scratch_directory("drill")).resolve()
-            trainer = Trainer(workers, arguments, policy, terminal, scratch, save_every, grace)
-            places = WorkingDirectories(scratch, directories.path, isolate=isolate)
+            trainer = Trainer(
+                options.workers, arguments, policy, terminal, scratch, options.save_every, options.grace
+            )
+            places = WorkingDirectories(scratch, directories.path, isolate=options.isolate)
             terminal.say("drill 1 of 2: undisturbed", style="bold")
             undisturbed = trainer.train(
                 "undisturbed", directories.of("undisturbed"), cwd=places.of("undisturbed")
             )
             places.tell_written(terminal.say)
             shape = shape_of(undisturbed)
-            findings.shape, findings.record = shape, undisturbed.record
-            plan = plan_preemptions(chosen, count, shape, workers, moments, notice, kill)
+            result.shape, result.record = shape, undisturbed.record
+            plan = plan_preemptions(
+                seed, count, shape, options.workers, options.moments, notice, options.kill
+            )
             planned = ", ".join(str(preemption) for preemption in plan)
             terminal.say(
-                f"drill 2 of 2: preempted: {planned} (of {shape.total_steps}, --seed {chosen})", style="bold"
+                f"drill 2 of 2: preempted: {planned} (of {shape.total_steps}, --seed {seed})", style="bold"
             )
-            findings.plan = plan
+            result.plan = plan
             if bucket is not None:
                 bucket.begin_faults()
             preempted = trainer.train(
@@ -211,40 +222,36 @@ def drill(
             )
             if bucket is not None:
                 bucket.end_faults()
-            findings.preempted = preempted
-            findings.comparison = compared(undisturbed, preempted, workers)
-            findings.parting = parting = find_parting(undisturbed.record, preempted.record)
+            result.preempted = preempted
+            result.comparison = compared(undisturbed, preempted, options.workers)
+            result.parting = parting = find_parting(undisturbed.record, preempted.record)
             repeatable = None
-            if twice and not findings.identical and (parting is None or parting.incarnation > 0):
+            if options.twice and not result.identical and (parting is None or parting.incarnation > 0):
                 terminal.say("drill, once more: undisturbed again", style="bold")
                 again = trainer.train("repeated", directories.of("repeated"), cwd=places.of("repeated"))
-                repeatable = repeats(undisturbed, again, workers)
-            substituted = [] if findings.identical else substitutions(preempted)
-        findings.seconds_lost = preempted.report.seconds - undisturbed.report.seconds
-        if findings.identical:
-            findings.uncovered = uncovered(undisturbed.record, len(plan))
+                repeatable = repeats(undisturbed, again, options.workers)
+            substituted = [] if result.identical else substitutions(preempted)
+        result.seconds_lost = preempted.report.seconds - undisturbed.report.seconds
+        if result.identical:
+            result.uncovered = uncovered(undisturbed.record, len(plan))
         else:
-            findings.causes = likely_causes(
+            result.causes = likely_causes(
                 parting, undisturbed.record, repeatable, substituted, places.written
             )
         print_times(terminal, [undisturbed, preempted])
-        print_findings(terminal, findings, "" if bucket is None else bucket.summary(), keep)
+        print_result(terminal, result, "" if bucket is None else bucket.summary(), options.keep)
     except click.ClickException as error:
         if as_json and not isinstance(error, click.UsageError):
-            Terminal().line(findings.to_json(error.exit_code, why_none=error.message))
+            Terminal().line(result.to_json(error.exit_code, why_none=error.message))
         raise
-    status = _IDENTICAL if findings.identical else _DIFFERENT
+    status = _IDENTICAL if result.identical else _DIFFERENT
     if as_json:
-        Terminal().line(findings.to_json(status))
+        Terminal().line(result.to_json(status))
     return status
 
 
-def checked_signal(name: str) -> str:
-    """Returns the full name of the signal that serves as the notice.
-
-    Raises:
-        click.UsageError: A script cannot listen for it.
-    """
+def _checked_signal(name: str) -> str:
+    """Returns the full name of the signal that serves as the notice, which a script has to be able to listen for."""
     if name.upper() in ("KILL", "SIGKILL", "9"):
         raise click.UsageError(
             "Expected --signal to be one that a script can listen for. Received: SIGKILL. Use --kill."
@@ -256,29 +263,19 @@ def checked_signal(name: str) -> str:
     return number.name
 
 
-def check_combinations(
-    kill: bool,
-    grace: float | None,
-    save_every: str | None,
-    faults: str | None,
-    keep: str | None,
-) -> None:
-    """Refuses options that exclude each other.
-
-    Raises:
-        click.UsageError: They do, or the schedule of saves cannot be read.
-    """
-    if kill and grace is not None:
+def _check_combinations(options: _Options) -> None:
+    """Refuses options that exclude each other, and a schedule of saves that cannot be read."""
+    if options.kill and options.grace is not None:
         raise click.UsageError(
             "Expected --kill or --grace. Received: both, and a kill comes without a grace period. Leave one out."
         )
-    if faults is not None and keep is not None:
+    if options.faults is not None and options.keep is not None:
         raise click.UsageError(
             "Expected --gcs-faults or --keep. Received: both, and the bucket with faults ends with the drill. "
             "Leave one out."
         )
-    if save_every is not None:
+    if options.save_every is not None:
         try:
-            parse_text(save_every)
+            parse_text(options.save_every)
         except ValueError as error:
             raise click.UsageError(f"--save-every: {error}") from None

@@ -8,7 +8,9 @@ import shutil
 import stat
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
@@ -17,14 +19,13 @@ from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli.options import store_of
 from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.process.words import some
-from keras_preempt.testing import FakeGcs, Faults
+
+if TYPE_CHECKING:
+    from keras_preempt.testing import FakeGcs, Faults
 
 
 class RunDirectories:
-    """A place below which each run gets a directory of its own.
-
-    Args:
-        place: A path, or ``gs://bucket/prefix``.
+    """A place, a path or ``gs://bucket/prefix``, below which each run gets a directory of its own.
 
     Attributes:
         path: The place, if it is on this machine's disk.
@@ -44,36 +45,24 @@ class RunDirectories:
 
 @contextlib.contextmanager
 def run_directories(keep: str | None, bucket: DrillBucket | None = None) -> Iterator[RunDirectories]:
-    """Gives the place of both runs: a temporary directory, the drill's bucket, or the user's, new or empty.
-
-    Args:
-        keep: The user's directory; None for none.
-        bucket: The bucket of the drill, which excludes `keep`.
-
-    Raises:
-        click.UsageError: The user's directory cannot be used.
-    """
+    """Gives the place of both runs: a temporary directory, the drill's bucket, or the user's, new or empty."""
     if bucket is not None:
         yield RunDirectories(bucket.place)
     elif keep is None:
         with scratch_directory("drill") as path:
             yield RunDirectories(str(path))
     else:
-        yield RunDirectories(_new_or_empty(keep))
-
-
-def _new_or_empty(keep: str) -> str:
-    with contextlib.closing(store_of(keep)) as store:
-        try:
-            store.prepare()
-            taken = store.children("") if store.path is None else os.listdir(store.path)
-        except StoreUnavailable as error:
-            raise click.UsageError(str(error)) from None
-    if taken:
-        raise click.UsageError(
-            f"Expected a new or empty directory for --keep. Received: {keep}, with files in it."
-        )
-    return store.url if store.path is None else str(store.path)
+        with contextlib.closing(store_of(keep)) as store:
+            try:
+                store.prepare()
+                taken = store.children("") if store.path is None else os.listdir(store.path)
+            except StoreUnavailable as error:
+                raise click.UsageError(str(error)) from None
+        if taken:
+            raise click.UsageError(
+                f"Expected a new or empty directory for --keep. Received: {keep}, with files in it."
+            )
+        yield RunDirectories(store.url if store.path is None else str(store.path))
 
 
 MIXES: Mapping[str, tuple[str, ...]] = {
@@ -97,52 +86,43 @@ STALL_SECONDS = 2.0
 _BUCKET = "drill"
 
 
+@dataclass
 class DrillBucket:
-    """A running fake bucket with faults on demand.
+    """A running fake bucket, at `place`, whose requests meet faults between `begin_faults` and `end_faults`."""
 
-    Attributes:
-        place: Where in it the runs go.
-    """
-
-    place = f"gs://{_BUCKET}"
-
-    def __init__(self, gcs: FakeGcs, mix: str, seed: int) -> None:
-        self._gcs = gcs
-        self._faults = Faults(seed=seed, rate=RATE, kinds=MIXES[mix], stall_seconds=STALL_SECONDS)
+    place: ClassVar[str] = f"gs://{_BUCKET}"
+    _gcs: FakeGcs
+    _faults: Faults
 
     def begin_faults(self) -> None:
-        """Makes requests meet faults from now on."""
         self._gcs.faults = self._faults
 
     def end_faults(self) -> None:
-        """Ends the faults."""
-        self._gcs.faults = Faults()
+        self._gcs.faults = replace(self._faults, rate=0.0)
 
     def summary(self) -> str:
         """Says how many requests met which fault."""
         requests = self._gcs.requests
         met = Counter(request.fault for request in requests if request.fault is not None)
-        told = ", ".join(f"{count} {kind}" for kind, count in sorted(met.items()))
-        return f"{sum(met.values())} of {len(requests)} requests to the bucket met a fault: {told or 'none'}"
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(met.items()))
+        return f"{sum(met.values())} of {len(requests)} requests to the bucket met a fault: {kinds or 'none'}"
 
 
 @contextlib.contextmanager
 def drill_bucket(mix: str, seed: int) -> Iterator[DrillBucket]:
     """Runs a bucket to which ``gs://`` leads in this process and in the workers that it starts."""
-    with contextlib.ExitStack() as stack:
-        gcs = stack.enter_context(FakeGcs(buckets=(_BUCKET,)))
-        before = {name: os.environ.get(name) for name in gcs.environment()}
-        stack.callback(_put_back, before)
+    from keras_preempt.testing import FakeGcs, Faults  # Other drills have no use for the fake.
+
+    faults = Faults(seed=seed, rate=RATE, kinds=MIXES[mix], stall_seconds=STALL_SECONDS)
+    with FakeGcs(buckets=(_BUCKET,)) as gcs:
+        before = dict(os.environ)
         os.environ.update(gcs.environment())
-        yield DrillBucket(gcs, mix, seed)
-
-
-def _put_back(before: Mapping[str, str | None]) -> None:
-    for name, value in before.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+        try:
+            yield DrillBucket(gcs, faults)
+        finally:
+            for name in gcs.environment():
+                os.environ.pop(name, None)
+            os.environ.update({name: before[name] for name in gcs.environment() if name in before})
 
 
 MOST_FILES = 20_000
@@ -152,7 +132,7 @@ LARGEST_COPY = 1 << 30
 """The most bytes of a working directory that is copied for each run."""
 
 _SKIPPED = frozenset(
-    {
+    (
         ".git",
         ".hg",
         ".venv",
@@ -162,21 +142,16 @@ _SKIPPED = frozenset(
         ".pytest_cache",
         ".ruff_cache",
         "node_modules",
-    }
+    )
 )
 
 _FILES_NAMED = 5
-
-Snapshot = dict[str, tuple[int, int]]
 
 
 class WorkingDirectories:
     """The working directories of the runs of a drill, and what the first run wrote if they share one.
 
-    Args:
-        scratch: A folder of the drill, for copies.
-        kept: Where checkpoints are kept, or None.
-        isolate: Whether each run gets a copy of its own.
+    With `isolate` each run gets a copy in `scratch`, a folder of the drill. Checkpoints that are `kept` are left out.
 
     Attributes:
         written: The files that the first run has left for the second one, in words; empty for none.
@@ -187,44 +162,35 @@ class WorkingDirectories:
         self._without = {scratch} if kept is None else {scratch, kept}
         self._isolate = isolate
         self._here = Path.cwd()
-        self._before = None if isolate else snapshot(self._here, self._without)
+        self._before = None if isolate else _snapshot(self._here, self._without)
         self.written = ""
 
     def of(self, run: str) -> Path | None:
-        """Returns the working directory of a run; None for the current one.
-
-        Raises:
-            click.UsageError: It cannot be copied.
-        """
-        return copy_of(self._here, self._scratch / f"{run}-copy", self._without) if self._isolate else None
+        """Returns the working directory of a run; None for the current one."""
+        return _copy_of(self._here, self._scratch / f"{run}-copy", self._without) if self._isolate else None
 
     def tell_written(self, say: Callable[[str], None]) -> None:
         """Says which files the first run has written where the second one will find them."""
         if self._isolate:
             return
-        own = {str(path.relative_to(self._here)) for path in output_files() if self._here in path.parents}
-        written = [
-            name
-            for name in changed_files(self._before, snapshot(self._here, self._without))
-            if name not in own
-        ]
-        if not written:
+        own = {str(path.relative_to(self._here)) for path in _output_files() if self._here in path.parents}
+        before, after = self._before, _snapshot(self._here, self._without)
+        if before is None or after is None:
             return
-        self.written = some(written, _FILES_NAMED)
-        say(
-            f"the script also wrote {self.written} here. The next run finds that, and writes it again: if that "
-            "matters, use --isolate"
+        written = sorted(
+            name for name, status in after.items() if before.get(name) != status and name not in own
         )
+        if written:
+            self.written = some(written, _FILES_NAMED)
+            say(
+                f"the script also wrote {self.written} here. The next run finds that, and writes it again: if that "
+                "matters, use --isolate"
+            )
 
 
-def snapshot(directory: Path, without: Collection[Path] = ()) -> Snapshot | None:
-    """Notes time and size of every file below a directory; None if there are more than `MOST_FILES`.
-
-    Args:
-        directory: Where to look.
-        without: Folders to skip, as absolute paths.
-    """
-    found: Snapshot = {}
+def _snapshot(directory: Path, without: Collection[Path]) -> dict[str, tuple[int, int]] | None:
+    """Notes time and size of every file below a directory; None if there are more than `MOST_FILES`."""
+    found = {}
     for path in _files(directory, without):
         try:
             status = path.stat()
@@ -236,19 +202,8 @@ def snapshot(directory: Path, without: Collection[Path] = ()) -> Snapshot | None
     return found
 
 
-def changed_files(before: Snapshot | None, after: Snapshot | None) -> list[str]:
-    """Names the files that were written between two snapshots; none if one of those is missing."""
-    if before is None or after is None:
-        return []
-    return sorted(name for name, status in after.items() if before.get(name) != status)
-
-
-def copy_of(directory: Path, target: Path, without: Collection[Path] = ()) -> Path:
-    """Copies a working directory, without the names in `_SKIPPED` and the folders `without`, absolute paths.
-
-    Raises:
-        click.UsageError: It is larger than `LARGEST_COPY`, or cannot be read.
-    """
+def _copy_of(directory: Path, target: Path, without: Collection[Path]) -> Path:
+    """Copies a working directory, without the names in `_SKIPPED` and the folders `without`, absolute paths."""
     size = 0
     for path in _files(directory, without):
         try:
@@ -285,17 +240,13 @@ def _files(directory: Path, without: Collection[Path]) -> Iterator[Path]:
             yield Path(folder, name)
 
 
-_STREAMS = (1, 2)
-_PROCESSES = Path("/proc")
-
-
-def output_files() -> set[Path]:
+def _output_files() -> set[Path]:
     """Returns the files that standard output and standard error are written to, as by ``> drill.log`` or ``| tee``.
 
     Where the system has no ``/proc``, it returns none.
     """
     found, pipes = set(), set()
-    for stream in _STREAMS:
+    for stream in (1, 2):
         try:
             kind = os.fstat(stream).st_mode
             target = os.readlink(f"/proc/self/fd/{stream}")
@@ -305,31 +256,14 @@ def output_files() -> set[Path]:
             found.add(Path(target))
         elif stat.S_ISFIFO(kind):
             pipes.add(target)
-    if pipes:
-        found.update(_written_by_readers(pipes))
-    return found
-
-
-def _written_by_readers(pipes: set[str]) -> Iterator[Path]:
-    own = os.getpid()
-    for process in _PROCESSES.iterdir() if _PROCESSES.is_dir() else ():
-        if not process.name.isdigit() or int(process.name) == own:
+    for process in Path("/proc").glob("[0-9]*") if pipes else ():
+        if int(process.name) == os.getpid():
             continue
-        opened = dict(_opened(process))
+        opened = {}  # What the process has open, and whether for writing.
+        with contextlib.suppress(OSError):  # It is gone, or another user's.
+            for link in (process / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    opened[os.readlink(link)] = bool(link.lstat().st_mode & stat.S_IWUSR)
         if any(target in pipes and not writes for target, writes in opened.items()):
-            yield from (
-                Path(target) for target, writes in opened.items() if writes and Path(target).is_file()
-            )
-
-
-def _opened(process: Path) -> Iterator[tuple[str, bool]]:
-    """Yields what a process has open, and whether for writing; nothing for one that is gone or another user's."""
-    try:
-        links = list((process / "fd").iterdir())
-    except OSError:
-        return
-    for link in links:
-        try:
-            yield os.readlink(link), bool(link.lstat().st_mode & stat.S_IWUSR)
-        except OSError:
-            continue
+            found.update(Path(name) for name, writes in opened.items() if writes and Path(name).is_file())
+    return found

@@ -13,7 +13,7 @@ from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.reader import committed
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli.drill.plan import Preemption
-from keras_preempt.cli.drill.strikes import Lost
+from keras_preempt.cli.drill.signaller import LostSignal
 from keras_preempt.cluster import Incarnation, Outcome, SupervisorReport
 from keras_preempt.cluster.status import WorkerStatus
 from keras_preempt.process.words import counted
@@ -30,43 +30,37 @@ class NoVerdict(click.ClickException):
 
 @dataclass
 class Judge:
-    """Compares what happened to the incarnations of a run with the plan.
-
-    Args:
-        plan: The preemptions, by incarnation.
-        directory: Where the run keeps its checkpoints.
-        killed: Workers that were killed at the end of their grace period, by incarnation; may still grow.
-        struck: Incarnations in which a worker got its signal; may still grow.
-        unheard: Signals that have not arrived, by incarnation; may still change.
-        grace: The grace period that the drill gives, in seconds; None if it gives none.
+    """Compares what happened to the incarnations of a run with the plan. What is by incarnation may still grow.
 
     Attributes:
-        lost: See `DrillRun`.
+        plan: The preemptions, by incarnation.
+        directory: Where the run keeps its checkpoints.
+        killed: Workers that were killed at the end of their grace period, by incarnation.
+        signalled: Incarnations in which a worker got its signal.
+        unheard: Signals that have not arrived, by incarnation.
+        grace: The grace period that the drill gives, in seconds; None if it gives none.
+        lost: Incarnations that ended as planned because a worker was killed.
     """
 
     plan: Sequence[Preemption]
     directory: str
     killed: Mapping[int, int]
-    struck: Collection[int] = ()
-    unheard: Mapping[int, Lost] = field(default_factory=dict)
+    signalled: Collection[int] = ()
+    unheard: Mapping[int, LostSignal] = field(default_factory=dict)
     grace: float | None = None
     lost: set[int] = field(default_factory=set, init=False)
 
     def why_expected(self, incarnation: Incarnation) -> str | None:
         """Says why a failure was expected: the planned worker was killed, at once or after its grace period."""
         number = incarnation.number
-        if number >= len(self.plan) or incarnation.verdict.cause is None or incarnation.timed_out:
+        cause = incarnation.verdict.cause
+        if number >= len(self.plan) or cause is None or incarnation.timed_out or incarnation.stuck:
             return None
-        if incarnation.stuck:
-            return None
-        planned, cause = self.plan[number], incarnation.verdict.cause
-        over = self.killed.get(number)
-        if cause.index != planned.member or cause.code != -signal.SIGKILL:
-            return None
-        if not planned.kill and over is None:
+        planned, over = self.plan[number], number in self.killed
+        if cause.index != planned.member or cause.code != -signal.SIGKILL or not (planned.kill or over):
             return None
         self.lost.add(number)
-        how = "was killed as planned" if over is None else "was killed at the end of its grace period"
+        how = "was killed at the end of its grace period" if over else "was killed as planned"
         return f"w{cause.index} {how}; {_newest(self.directory, planned)}"
 
     def check_arrival(self, number: int) -> None:
@@ -97,26 +91,26 @@ class Judge:
     def check(self, report: SupervisorReport) -> None:
         """Raises NoVerdict unless each preemption of the plan happened, each in an incarnation of its own."""
         for number, planned in enumerate(self.plan):
-            happened = number < len(report.incarnations) and (
-                report.incarnations[number].verdict.outcome is Outcome.PREEMPTED or number in self.lost
-            )
-            if not happened and number in self.struck and self.grace is not None:
+            if number in self.lost or (
+                number < len(report.incarnations)
+                and report.incarnations[number].verdict.outcome is Outcome.PREEMPTED
+            ):
+                continue
+            if number in self.signalled and self.grace is not None:
                 raise NoVerdict(
                     f"training came to its end in the grace period that began with {planned}, so that nothing had to "
                     "be restored. Shorten the grace period, choose an earlier moment (--at step:N), or train for "
                     "longer."
                 )
-            if not happened and number in self.struck:
+            if number in self.signalled:
                 raise NoVerdict(
                     f"{planned.signal} came so late that training finished without having to stop: {planned}. Nothing "
                     "had to be restored. Choose an earlier moment (--at step:N), or train for longer."
                 )
-            if not happened:
-                raise NoVerdict(
-                    f"expected {counted(len(self.plan), 'preemption')}. Received: {number}; this one did not come: "
-                    f"{planned}. Does the script train the same steps in every start, "
-                    "each fit with a PreemptionCallback?"
-                )
+            raise NoVerdict(
+                f"expected {counted(len(self.plan), 'preemption')}. Received: {number}; this one did not come: "
+                f"{planned}. Does the script train the same steps in every start, each fit with a PreemptionCallback?"
+            )
         if not self.plan and report.count(Outcome.PREEMPTED) > 0:
             raise NoVerdict("the undisturbed run was preempted from outside. Run the drill again.")
 
@@ -127,11 +121,9 @@ class Judge:
         if number >= len(self.plan) or cause is None or cause.index != self.plan[number].member:
             return ""
         planned = self.plan[number]
-        if (
-            not planned.kill
-            and cause.code == -signal.Signals[planned.signal]
-            and (planned.signal == "SIGINT" or not last.statuses.get(planned.member, WorkerStatus()).saved)
-        ):
+        by_the_signal = not planned.kill and cause.code == -signal.Signals[planned.signal]
+        saved = last.statuses.get(planned.member, WorkerStatus()).saved
+        if by_the_signal and (planned.signal == "SIGINT" or not saved):
             return f" {_deaf(planned.member, planned.signal)}"
         return ""
 

@@ -1,4 +1,4 @@
-"""Prints the findings of a drill: what was compared, what was lost, where time went, and the verdict."""
+"""Prints the result of a drill: what was compared, what was lost, where time went, and the verdict."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from keras_preempt.cli.compare import Comparison, TensorDifference
 from keras_preempt.cli.drill.cause import describe_parting
-from keras_preempt.cli.drill.findings import Findings
 from keras_preempt.cli.drill.plan import Preemption
+from keras_preempt.cli.drill.result import DrillResult
 from keras_preempt.cli.drill.runs import DrillRun
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.process.words import counted
@@ -17,45 +17,39 @@ _NAMED = 10  # differences that are listed one by one
 _KNOWN_PHASES = ("import and build", "startup", "restore", "train", "hold", "save", "exit")
 
 
-def print_findings(terminal: Terminal, findings: Findings, bucket: str, keep: str | None) -> None:
-    """Prints what differs and why, and the verdict.
+def print_result(terminal: Terminal, result: DrillResult, bucket: str, keep: str | None) -> None:
+    """Prints what differs and why, and the verdict of a drill whose runs are over.
 
-    Args:
-        terminal: Where lines go.
-        findings: The findings of a drill whose runs are over.
-        bucket: What the bucket with faults did, in words; empty for none.
-        keep: Where the user keeps both runs; None for nowhere.
+    `bucket` says what the bucket with faults did, if there was one, and `keep` where the user keeps both runs.
     """
-    run, comparison = findings.preempted, findings.comparison
+    run, comparison = result.preempted, result.comparison
     assert run is not None
     assert comparison is not None
     _print_comparison(terminal, comparison)
     if bucket:
         terminal.line(bucket)
-    _print_restarts(terminal, run, findings.plan)
-    if not findings.identical:
-        restarts = [run.record.began_at(number) for number in range(1, len(findings.plan) + 1)]
-        terminal.line(describe_parting(findings.parting, restarts))
-        for line in findings.causes:
+    _print_restarts(terminal, run, result.plan)
+    if not result.identical:
+        terminal.line(describe_parting(result.parting, len(result.plan)))
+        for line in result.causes:
             terminal.line(line)
         kept = "Run it again with --keep DIR to look at both states." if keep is None else f"Kept: {keep}"
         terminal.line(f"{kept} docs/drill.md explains each cause.")
-    for line in findings.uncovered:
+    for line in result.uncovered:
         terminal.line(f"Not covered by this verdict: {line}.")
-    style = "bold green" if findings.identical else "bold red"
-    terminal.line(_verdict(findings, run, comparison), style=style)
+    style = "bold green" if result.identical else "bold red"
+    terminal.line(_verdict(result, run, comparison), style=style)
 
 
 def _print_comparison(terminal: Terminal, comparison: Comparison) -> None:
     """Prints what was compared, and the greatest differences."""
-    history = "equal" if comparison.history_equal else "DIFFERENT"
     rows = [
         ["members", str(comparison.members)],
         ["tensors compared", str(comparison.tensors)],
         ["bytes compared", f"{comparison.compared_bytes:,}"],
         ["tensors different", str(len(comparison.tensor_differences))],
         ["other state different", str(len(comparison.state_differences))],
-        ["History", history],
+        ["History", "equal" if comparison.history_equal else "DIFFERENT"],
     ]
     terminal.table("Final state, undisturbed against preempted", ["", ""], rows)
     greatest_first = sorted(comparison.tensor_differences, key=_weight, reverse=True)
@@ -110,15 +104,15 @@ def _print_restarts(terminal: Terminal, run: DrillRun, plan: Sequence[Preemption
     for number, planned in enumerate(plan):
         if not planned.kill and number not in run.killed:
             continue
-        struck = record.stretch(number, "" if planned.fit is None else planned.fit.name)
+        ran = record.stretch(number, "" if planned.fit is None else planned.fit.name)
         fit = record.where(number + 1)
-        if struck is None or fit is None:
+        if ran is None or fit is None:
             continue
         how = "killed" if planned.kill else "killed at the end of its grace period"
         within = f" in fit {planned.fit.number}" if planned.fit is not None and planned.fits > 1 else ""
         whence = f"continued from step {fit.first}" if fit.restored else "started from the beginning"
         lost_all = lost_all or not fit.restored
-        done, again = counted(struck[1], "step"), counted(max(0, struck[1] - fit.first), "step")
+        done, again = counted(ran.stop, "step"), counted(max(0, ran.stop - fit.first), "step")
         terminal.line(
             f"Restart {number + 1}: w{planned.member} {how}, {done} done{within}; training {whence}: {again} run again."
         )
@@ -129,33 +123,29 @@ def _print_restarts(terminal: Terminal, run: DrillRun, plan: Sequence[Preemption
         )
 
 
-def _verdict(findings: Findings, run: DrillRun, comparison: Comparison) -> str:
+def _verdict(result: DrillResult, run: DrillRun, comparison: Comparison) -> str:
     """Returns the last line of a drill."""
-    plan = findings.plan
-    fits = 1 if findings.shape is None else len(findings.shape.fits)
+    plan = result.plan
+    fits = 1 if result.shape is None else len(result.shape.fits)
     unannounced = bool(run.killed) or any(preemption.kill for preemption in plan)
-    twice = run.record.steps_run_again()
-    loss = f"{counted(twice, 'step')} {'run again' if unannounced and twice else 'lost'}"
-    told = [
+    again = run.record.steps_run_again()
+    loss = f"{counted(again, 'step')} {'run again' if unannounced and again else 'lost'}"
+    moments = [
         f"{preemption}{', killed at the end of its grace period' if number in run.killed else ''}"
         for number, preemption in enumerate(plan)
     ]
-    where = f"{counted(len(plan), 'preemption')}: {', '.join(told)}; {_sent(plan)}"
+    sent = list(dict.fromkeys(preemption.sent for preemption in plan))
+    if len(sent) != 1:
+        sent = [
+            f"{way} ({', '.join(f'w{each.member} at step {each.step}' for each in plan if each.sent == way)})"
+            for way in sent
+        ]
+    where = f"{counted(len(plan), 'preemption')}: {', '.join(moments)}; {'; '.join(sent)}"
     of_fits = f" of {fits} fits" if fits > 1 else ""
-    if findings.identical:
+    if result.identical:
         compared = f"{counted(comparison.tensors, 'tensor')} and all other state{of_fits}"
         return f"VERDICT: identical ({compared}; {where}; {loss})"
     differing = f"{len(comparison.tensor_differences)} of {counted(comparison.tensors, 'tensor')}{of_fits}"
     other = f"{counted(len(comparison.state_differences), 'place')} of other state"
     on_the_way = ", training steps on the way" if comparison.identical else ""
     return f"VERDICT: different ({differing}, {other}{on_the_way}; {where}; {loss})"
-
-
-def _sent(plan: Sequence[Preemption]) -> str:
-    ways = list(dict.fromkeys(preemption.sent for preemption in plan))
-    if len(ways) == 1:
-        return ways[0]
-    return "; ".join(
-        f"{way} ({', '.join(f'w{each.member} at step {each.step}' for each in plan if each.sent == way)})"
-        for way in ways
-    )

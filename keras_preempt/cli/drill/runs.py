@@ -13,8 +13,8 @@ from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli.drill.judge import Judge, NoVerdict
 from keras_preempt.cli.drill.plan import FitSpan, Preemption, RunShape
+from keras_preempt.cli.drill.signaller import signaller
 from keras_preempt.cli.drill.step_records import RunRecord, read_run_record
-from keras_preempt.cli.drill.strikes import strikes
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cluster import RestartPolicy, Supervisor, SupervisorReport
 from keras_preempt.process.environment import DRILL, DRILL_DIRECTORY, DRILL_RECORD, GRACE_PERIOD, SAVE_EVERY
@@ -43,31 +43,20 @@ class DrillRun:
     lost: Collection[int]
 
     def place(self, fit: str) -> str:
-        """Returns the directory of the checkpoints of a fit."""
         return f"{self.directory}/{fit}" if fit else self.directory
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """Runs the drilled command.
-
-    Args:
-        workers: Number of processes.
-        command: Program and arguments.
-        policy: The rules for restarts.
-        terminal: Where lines go.
-        scratch: A local folder of this drill.
-        save_every: The schedule of saves for the script; None for its own.
-        grace: The grace period for the script, in seconds; None for its own.
-    """
+    """Runs the drilled command."""
 
     workers: int
     command: Sequence[str]
     policy: RestartPolicy
     terminal: Terminal
-    scratch: Path
-    save_every: str | None
-    grace: float | None
+    scratch: Path  # A local folder of this drill.
+    save_every: str | None  # The schedule of saves for the script; None for its own.
+    grace: float | None  # The grace period for the script, in seconds; None for its own.
 
     def train(
         self,
@@ -79,30 +68,23 @@ class Trainer:
     ) -> DrillRun:
         """Trains to the end, with the preemptions of the plan, one in each incarnation.
 
-        Args:
-            name: Such as "undisturbed".
-            directory: Below which the fits have their checkpoints.
-            plan: The preemptions.
-            cwd: The working directory; this process's own if None.
-            like: A run that must have the same fits.
-
-        Raises:
-            NoVerdict: The run failed or was stopped, or was not preempted as planned.
+        The fits have their checkpoints below `directory`, and must be those of the run `like`. Raises NoVerdict if the
+        run fails or is stopped, or is not preempted as planned.
         """
         recorded = self.scratch / f"{name}-record"
         recorded.mkdir()
-        with strikes(self.grace, self.terminal.say) as listening:
-            judge = Judge(plan, directory, listening.killed, listening.struck, listening.lost, self.grace)
+        with signaller(self.grace, self.terminal.say) as signals:
+            judge = Judge(plan, directory, signals.killed, signals.signalled, signals.lost, self.grace)
 
             def environment(number: int) -> dict[str, str | None]:
-                listening.settle()
+                signals.settle()
                 judge.check_arrival(number - 1)
                 drill = None
                 if number < len(plan):
-                    listening.expect(number, plan[number].member, supervisor.send)
-                    drill = plan[number].to_json(listening.path)
+                    signals.expect(number, plan[number].member, supervisor.send)
+                    drill = plan[number].to_json(signals.path)
                 else:
-                    listening.expect_none()
+                    signals.expect_none()
                 settings = {DRILL_DIRECTORY: directory, DRILL_RECORD: str(recorded), DRILL: drill}
                 if self.save_every is not None:
                     settings[SAVE_EVERY] = self.save_every
@@ -122,11 +104,11 @@ class Trainer:
                 stopping=self.terminal.hurry,
             )
             report = supervisor.run()
-            listening.settle()
+            signals.settle()
         self.terminal.say(f"{name} run {report.summary}")
         record = read_run_record(recorded, len(report.incarnations), self.workers)
-        run = DrillRun(name, directory, report, record, dict(listening.killed), judge.lost)
-        if self.workers > 1 and _trains_alone(run):
+        run = DrillRun(name, directory, report, record, dict(signals.killed), judge.lost)
+        if self.workers > 1 and any(_claimed_alone(run.place(fit)) for fit in record.names()):
             raise NoVerdict(
                 f"each of the {self.workers} workers trains a model of its own, and the drill compares only what they "
                 "train together. Make and compile the model under tf.distribute.MultiWorkerMirroredStrategy, or on JAX "
@@ -136,12 +118,15 @@ class Trainer:
         judge.check_arrival(report.incarnations[-1].number)
         judge.check_ends(report)
         if report.exit_code != 0:
-            raise NoVerdict(
-                f"the {name} run {report.reason} (exit code {report.exit_code})."
-                f"{judge.cure(report)}{_of_missed_state(record)}"
-            )
+            why = f"the {name} run {report.reason} (exit code {report.exit_code}).{judge.cure(report)}"
+            if missed := record.missed:
+                why += (
+                    " Likely cause: the error came from a callback whose state was not kept over a restart: "
+                    f"{', '.join(missed)}. {cure(missed)}."
+                )
+            raise NoVerdict(why)
         if like is not None:
-            check_same_fits(like, run)
+            _check_same_fits(like, run)
         judge.check(report)
         return run
 
@@ -157,11 +142,7 @@ def substitutions(run: DrillRun) -> list[str]:
 
 
 def shape_of(run: DrillRun) -> RunShape:
-    """Says what an undisturbed run went through.
-
-    Raises:
-        NoVerdict: It did not finish a fit with a PreemptionCallback.
-    """
+    """Says what an undisturbed run went through. Raises NoVerdict if no fit with a PreemptionCallback finished."""
     fits = run.record.trained()
     if not any(fit.ended for fit in fits):
         raise NoVerdict(
@@ -187,12 +168,8 @@ def shape_of(run: DrillRun) -> RunShape:
     return RunShape(spans[-1].end, validations, saves, spans, boundaries)
 
 
-def check_same_fits(undisturbed: DrillRun, preempted: DrillRun) -> None:
-    """Checks that every start of the script had its fits in the same directories.
-
-    Raises:
-        NoVerdict: A directory differs, so that a restart finds nothing there.
-    """
+def _check_same_fits(undisturbed: DrillRun, preempted: DrillRun) -> None:
+    """Raises NoVerdict unless every start of the script had its fits in the same directories."""
     known = {fit.name: fit.directory for fit in undisturbed.record.fits(0)}
     for fit in preempted.record.all_fits():
         if fit.name not in known:
@@ -202,16 +179,6 @@ def check_same_fits(undisturbed: DrillRun, preempted: DrillRun) -> None:
                 f"{fit.directory!r}. A restart finds no checkpoint there. Pass one that is the same in every start, "
                 "without the time or a random part in its name."
             )
-
-
-def _of_missed_state(record: RunRecord) -> str:
-    """Returns why a run has failed where that is lost state of callbacks, after a space; empty where it is not."""
-    if not (missed := record.missed):
-        return ""
-    return (
-        f" Likely cause: the error came from a callback whose state was not kept over a restart: {', '.join(missed)}. "
-        f"{cure(missed)}."
-    )
 
 
 def _events(directory: str, *, optional: bool = False) -> list[dict[str, Any]]:
@@ -224,12 +191,8 @@ def _events(directory: str, *, optional: bool = False) -> list[dict[str, Any]]:
             raise NoVerdict(f"the events of the undisturbed run cannot be read: {error}") from None
 
 
-def _trains_alone(run: DrillRun) -> bool:
-    """Whether one of several workers has claimed a start in which it trains alone."""
-    return any(_claimed_alone(run.place(name)) for name in run.record.names())
-
-
 def _claimed_alone(directory: str) -> bool:
+    """Whether a worker has claimed a start in which it trains alone."""
     with contextlib.closing(open_store(directory)) as store, contextlib.suppress(CheckpointError):
         newest = incarnations.latest(store)
         return newest > 0 and incarnations.ALONE in incarnations.read(store, newest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,62 +16,56 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class FitRecord:
-    """What a worker recorded of one fit in one incarnation: the line of its beginning, and the lines after it."""
+    """What a worker recorded of one fit in one incarnation. Steps are those of the model.
+
+    Attributes:
+        begin: The line of its beginning.
+        lines: The lines after it.
+        name: The directory of the fit below that of the drill.
+        directory: The directory as the script names it.
+        first: The steps that were done when it began.
+        last: The last step that it is known to have reached.
+        ended: Whether it finished.
+        restored: The checkpoint that it continued from; empty if it started from the beginning.
+        doubts: What spoke against an exact continuation, in words.
+        validations: For each validation the steps before it, and the number of its last batch.
+        boundaries: The steps before which it stood at a boundary.
+    """
 
     begin: Line
     lines: Sequence[Line]
+    name: str
+    directory: str
+    first: int
+    last: int
+    ended: bool
+    restored: str
+    doubts: Sequence[str]
+    validations: Sequence[tuple[int, int]]
+    boundaries: Sequence[int]
 
-    @property
-    def name(self) -> str:
-        """The directory of the fit below that of the drill."""
-        return str(self.begin.get("fit", ""))
-
-    @property
-    def doubts(self) -> list[str]:
-        """What spoke against an exact continuation, in words."""
-        why = self.begin["why"]
+    @classmethod
+    def of(cls, begin: Line, lines: Sequence[Line]) -> FitRecord:
+        why = begin["why"]
         if isinstance(why, str):  # As releases up to 0.2 have recorded it.
-            return why.split("; and ") if why else []
-        return [str(each) for each in why]
-
-    @property
-    def directory(self) -> str:
-        """The directory as the script names it."""
-        return str(self.begin.get("directory", ""))
-
-    @property
-    def first(self) -> int:
-        """The steps of the model that were done when it began."""
-        return int(self.begin["step"])
-
-    @cached_property
-    def last(self) -> int:
-        """The last step of the model that it is known to have reached."""
-        return max((line["step"] for line in self.lines if line["what"] == "at"), default=self.first)
-
-    @property
-    def ended(self) -> bool:
-        """Whether it finished."""
-        return any(line.get("phase") == "end" for line in self.lines)
-
-    @property
-    def restored(self) -> str:
-        """The checkpoint that it continued from; empty if it started from the beginning."""
-        return str(self.begin["restored"])
-
-    @cached_property
-    def validations(self) -> list[tuple[int, int]]:
-        """For each validation the steps of the model before it, and the number of its last batch."""
-        found: dict[int, int] = {}
-        for line in self.lines:
+            why = why.split("; and ") if why else []
+        first, validations = int(begin["step"]), dict[int, int]()
+        for line in lines:
             if line.get("phase") == "validation":
-                found[line["step"]] = max(line["batch"], found.get(line["step"], 0))
-        return sorted(found.items())
-
-    @cached_property
-    def boundaries(self) -> list[int]:
-        """The steps of the model before which it stood at a boundary."""
-        return sorted({line["step"] for line in self.lines if line.get("phase") == "train"})
+                validations[line["step"]] = max(line["batch"], validations.get(line["step"], 0))
+        return cls(
+            begin,
+            lines,
+            name=str(begin.get("fit", "")),
+            directory=str(begin.get("directory", "")),
+            first=first,
+            last=max((line["step"] for line in lines if line["what"] == "at"), default=first),
+            ended=any(line.get("phase") == "end" for line in lines),
+            restored=str(begin["restored"]),
+            doubts=[str(each) for each in why],
+            validations=sorted(validations.items()),
+            boundaries=sorted({line["step"] for line in lines if line.get("phase") == "train"}),
+        )
 
 
 @dataclass(frozen=True)
@@ -102,109 +96,67 @@ class RunRecord:
         """The fits of all workers in all incarnations."""
         return [fit for workers in self._fits for fits in workers for fit in fits]
 
-    def stretch(self, incarnation: int, name: str) -> tuple[int, int] | None:
-        """The first and last step of the model in an incarnation of a fit; None if it has not run it.
-
-        The worker that came furthest counts.
-        """
-        found = [fit for fits in self._fits[incarnation] for fit in fits if fit.name == name]
-        if not found:
-            return None
-        return min(fit.first for fit in found), max(fit.last for fit in found)
-
     def names(self) -> list[str]:
         """The names of all fits, in the order in which they first began."""
         return list(dict.fromkeys(fit.name for fit in self.all_fits()))
 
+    def stretch(self, incarnation: int, name: str) -> range | None:
+        """The steps that an incarnation ran of a fit, by the worker that came furthest; None if it has no such fit."""
+        workers = self._fits[incarnation] if incarnation < len(self._fits) else []
+        found = [fit for fits in workers for fit in fits if fit.name == name]
+        return range(min(fit.first for fit in found), max(fit.last for fit in found)) if found else None
+
     def steps_run(self, incarnation: int) -> int:
         """How many steps an incarnation is known to have run."""
-        if incarnation >= len(self.incarnations):
-            return 0
-        stretches = (self.stretch(incarnation, name) for name in self.names())
-        return sum(stretch[1] - stretch[0] for stretch in stretches if stretch is not None)
+        return sum(len(self.stretch(incarnation, name) or ()) for name in self.names())
 
     def steps_run_again(self) -> int:
         """How many steps were run again by a later incarnation."""
         count = 0
         for name in self.names():
-            done: set[int] = set()
-            for incarnation in range(len(self.incarnations)):
-                stretch = self.stretch(incarnation, name)
-                if stretch is not None:
-                    steps = range(*stretch)
-                    count += sum(step in done for step in steps)
-                    done.update(steps)
+            stretches = [self.stretch(number, name) or () for number in range(len(self.incarnations))]
+            count += sum(map(len, stretches)) - len(set().union(*stretches))
         return count
 
     def where(self, incarnation: int) -> FitRecord | None:
         """The fit that an incarnation continued: the first that was not finished yet."""
         fits = self.fits(incarnation)
         trained = [fit for fit in fits if any(line["what"] == "at" for line in fit.lines)]
-        return trained[0] if trained else (fits[-1] if fits else None)
-
-    def began_at(self, incarnation: int) -> int | None:
-        """The steps of the model where an incarnation continued; None if it did not get there."""
-        fit = self.where(incarnation)
-        return None if fit is None else fit.first
-
-    @property
-    def promises(self) -> list[tuple[str, bool, str, str]]:
-        """For each fit its directory, whether nothing spoke against exact, under which condition, and why not."""
-        return [
-            (
-                fit.directory,
-                bool(fit.begin["exact"]),
-                str(fit.begin.get("condition", "")),
-                "; and ".join(fit.doubts),
-            )
-            for fit in self.trained()
-        ]
+        return next(iter(trained), fits[-1] if fits else None)
 
     @property
     def input_doubts(self) -> list[str]:
         """Why the input or a step is known not to continue exactly, in words."""
-        inexact = [fit for fit in self.trained() if not fit.begin["exact"]]
-        return list(dict.fromkeys(doubt for fit in inexact for doubt in fit.doubts))
+        return _distinct(doubt for fit in self.trained() if not fit.begin["exact"] for doubt in fit.doubts)
 
     @property
     def conditions(self) -> list[str]:
         """What an exact continuation of a fit depends on, and cannot be seen."""
-        return list(dict.fromkeys(condition for _, _, condition, _ in self.promises if condition))
+        return _distinct(filter(None, (fit.begin.get("condition") for fit in self.trained())))
 
     @property
     def shared(self) -> list[str]:
         """What the training data shares with other data of its fit."""
-        return list(dict.fromkeys(str(what) for fit in self.fits(0) for what in fit.begin.get("shared", ())))
+        return _distinct(what for fit in self.fits(0) for what in fit.begin.get("shared", ()))
 
     @property
     def unsaved_callbacks(self) -> list[str]:
         """Callbacks whose state is not kept over a restart."""
-        return list(dict.fromkeys(str(name) for fit in self.fits(0) for name in fit.begin.get("unsaved", ())))
+        return _distinct(name for fit in self.fits(0) for name in fit.begin.get("unsaved", ()))
 
     @property
     def missed(self) -> list[str]:
         """Callbacks in which an error ended a fit after a restart over which their state was not kept."""
-        return list(
-            dict.fromkeys(
-                str(what)
-                for fit in self.all_fits()
-                for line in fit.lines
-                if line["what"] == "missed"
-                for what in line["callbacks"]
-            )
-        )
+        return _distinct(self._of_lines("missed", "callbacks"))
 
     @property
     def hidden_sources(self) -> list[str]:
         """What uses state that no checkpoint holds, as far as TensorFlow shows it."""
-        found = {
-            str(source)
-            for fit in self.all_fits()
-            for line in fit.lines
-            if line["what"] == "sources"
-            for source in line["found"]
-        }
-        return sorted(found)
+        return sorted(_distinct(self._of_lines("sources", "found")))
+
+    def _of_lines(self, kind: str, key: str) -> Iterable[object]:
+        lines = (line for fit in self.all_fits() for line in fit.lines if line["what"] == kind)
+        return (each for line in lines for each in line[key])
 
     def files(self, name: str) -> list[dict[str, str]]:
         """For each worker, the files whose content is part of the state of a fit, by their names there."""
@@ -215,14 +167,8 @@ class RunRecord:
         return found
 
 
-def read_run_record(folder: Path, incarnations: int, members: int) -> RunRecord:
-    """Reads the record of a run, without lines that a killed worker left half-written."""
-    return RunRecord(
-        [
-            [_read(folder / record_name(incarnation, member)) for member in range(members)]
-            for incarnation in range(incarnations)
-        ]
-    )
+def _distinct(values: Iterable[object]) -> list[str]:
+    return list(dict.fromkeys(map(str, values)))
 
 
 def _split(lines: Sequence[Line]) -> list[FitRecord]:
@@ -232,20 +178,26 @@ def _split(lines: Sequence[Line]) -> list[FitRecord]:
             found.append((line, []))
         elif found:
             found[-1][1].append(line)
-    return [FitRecord(begin, of_it) for begin, of_it in found]
+    return [FitRecord.of(begin, of_fit) for begin, of_fit in found]
 
 
-def _read(path: Path) -> list[Line]:
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return []
-    lines: list[Line] = []
-    for text in data.splitlines():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict) and "what" in line:
-            lines.append(line)
-    return lines
+def read_run_record(folder: Path, incarnations: int, members: int) -> RunRecord:
+    """Reads the record of a run, without lines that a killed worker left half-written."""
+
+    def read(path: Path) -> list[Line]:
+        lines: list[Line] = []
+        for text in path.read_bytes().splitlines() if path.is_file() else ():
+            try:
+                line = json.loads(text)
+            except ValueError:
+                continue
+            if isinstance(line, dict) and "what" in line:
+                lines.append(line)
+        return lines
+
+    return RunRecord(
+        [
+            [read(folder / record_name(incarnation, member)) for member in range(members)]
+            for incarnation in range(incarnations)
+        ]
+    )

@@ -60,9 +60,12 @@ def test_a_kill_takes_the_shell_and_what_it_has_started():
 def test_the_verdict_says_which_signals_a_worker_sent_itself():
     told = drill("--at", "leaving:12", "--at", "step:4").stdout
     assert told.count("w0 gets SIGTERM now, from outside") == 2
-    assert told.count("w0 gets SIGTERM now, by its own hand") == 1
+    assert told.count("w0 gets SIGTERM now, sent by the worker to itself") == 1
     outside = "SIGTERM from outside (w0 at step 4)"
-    assert f"{outside}; SIGTERM from outside, then SIGTERM by its own hand (w0 at " in told.splitlines()[-1]
+    assert (
+        f"{outside}; SIGTERM from outside, then SIGTERM sent by the worker to itself (w0 at "
+        in told.splitlines()[-1]
+    )
 
 
 def test_a_signal_that_the_script_does_not_listen_for_is_reported_with_what_to_write():
@@ -104,7 +107,7 @@ def test_a_worker_that_stays_is_killed_at_the_end_of_its_grace_period_and_the_ve
     assert wanted in told.splitlines()[-1]
 
 
-@pytest.mark.chaos  # test_strikes.py has the same without a drill.
+@pytest.mark.chaos  # test_signaller.py has the same without a drill.
 def test_the_start_after_the_last_preemption_outlives_the_grace_period_of_that_one():
     drill("--grace", "0.5", "--at", "step:12", "--save-every", "5", fault="starts slowly")
 

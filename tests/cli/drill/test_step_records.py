@@ -82,7 +82,7 @@ def test_batches_are_compared_one_by_one_where_gradients_are_accumulated() -> No
 def test_runs_part_at_the_first_step_that_differs() -> None:
     parting = find_parting(UNDISTURBED, run(lines(0, 4), lines(4, 10, wrong_from=6)))
     assert parting == Parting(0, 1, 6, 1, 4, 5, ("weights",), {"loss": (6.0, 6.25)})
-    told = describe_parting(parting, [4])
+    told = describe_parting(parting, 1)
     differ = "the runs differ: weights; loss 6.0 and 6.25."
     assert f"After step 5 was equal, from step 6 on (epoch 1, w0) {differ}" in told
     assert "2 steps after it continued at step 4, restart 1 of 1" in told
@@ -100,7 +100,7 @@ def test_steps_with_digests_in_only_one_run_are_skipped() -> None:
     parting = find_parting(UNDISTURBED, run(sparse))
     assert parting is not None
     assert (parting.equal_until, parting.step) == (3, 6)
-    assert "Between step 3, which was equal, and step 6" in describe_parting(parting, [])
+    assert "Between step 3, which was equal, and step 6" in describe_parting(parting, 0)
 
 
 def causes(
@@ -135,7 +135,7 @@ def test_a_doubt_is_one_cause_whatever_its_words_are() -> None:
     doubt = "the training step draws; and so on"
     record = run(begun(lines(0, 10, exact=False), why=[doubt, "the shuffle"]))
     assert record.input_doubts == [doubt, "the shuffle"]
-    assert record.promises[0][3] == f"{doubt}; and the shuffle"
+    assert record.trained()[0].doubts == [doubt, "the shuffle"]
 
 
 def test_of_a_step_that_cannot_be_looked_at_its_condition_is_named() -> None:
@@ -156,7 +156,7 @@ def test_a_difference_at_the_very_beginning_is_a_missing_seed_or_what_comes_befo
     told = causes(lines(0, 4, wrong_from=0), record=DOUBTED)
     assert "The initial state differs already" in told
     assert "If the script sets no seed, call keras.utils.set_random_seed" in told
-    assert "If it does, something before the first step is another one in each start" in told
+    assert "If it does, something before the first step differs from start to start" in told
     assert "shuffle" not in told
 
 
@@ -236,8 +236,8 @@ def test_a_record_that_was_cut_by_a_kill_shows_how_far_it_came(tmp_path: Path) -
     write(tmp_path, 1, 0, lines(4, 10))
     record = read_run_record(tmp_path, 3, 2)
     assert [record.steps_run(number) for number in range(4)] == [7, 6, 0, 0]
-    assert [record.began_at(number) for number in range(3)] == [0, 4, None]
     went_on = [record.where(number) for number in range(3)]
+    assert [fit and fit.first for fit in went_on] == [0, 4, None]
     assert [fit and fit.restored for fit in went_on] == ["", "x", None]
     assert record.steps_run_again() == 3
     assert record.names() == [""]
@@ -259,7 +259,7 @@ def test_each_fit_is_compared_with_itself_and_the_first_that_differs_is_named() 
     parting = find_parting(first, run(of_fit("a", lines(0, 3)), went_on))
     assert parting is not None
     assert (parting.fit, parting.fits, parting.step, parting.incarnation) == (2, 2, 5, 1)
-    told = describe_parting(parting, [3])
+    told = describe_parting(parting, 1)
     assert "from step 5 on (fit 2 of 2, epoch 1, w0) the runs differ" in told
     assert "That fit began after restart 1 of 1, from its beginning." in told
 

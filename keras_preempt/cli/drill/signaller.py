@@ -24,7 +24,7 @@ gone already."""
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostSignal:
     """A signal that was sent to the process that the launcher started, and did not reach the training process.
 
     Attributes:
@@ -40,25 +40,22 @@ class Lost:
     training: int
 
 
-class Strikes:
+class Signaller:
     """A named pipe in which workers report their moments, and a thread that then sends the signals.
 
-    Args:
-        path: The pipe.
-        grace: Seconds after which a worker that got the signal is killed; None for never.
-        say: Called with one line about what happens.
+    A worker that got its signal is killed after `grace` seconds; None for never.
 
     Attributes:
-        struck: Incarnations in which a worker got its signal.
+        signalled: Incarnations in which a worker got its signal.
         killed: Workers that still ran when their grace period was over, by incarnation.
         lost: Signals that were sent and have not arrived so far, by incarnation.
     """
 
     def __init__(self, path: Path, grace: float | None, say: Callable[[str], None]) -> None:
         self.path = str(path)
-        self.struck: set[int] = set()
+        self.signalled: set[int] = set()
         self.killed: dict[int, int] = {}
-        self.lost: dict[int, Lost] = {}
+        self.lost: dict[int, LostSignal] = {}
         self._grace = grace
         self._say = say
         self._lock = threading.Lock()
@@ -68,16 +65,23 @@ class Strikes:
         os.mkfifo(path, 0o600)
         # Open in both directions, so that it always has a reader and never reads an end of file.
         self._pipe = os.open(path, os.O_RDWR)
-        self._thread = threading.Thread(target=self._listen, name="keras_preempt-strikes", daemon=True)
+        self._thread = threading.Thread(target=self._listen, name="keras_preempt-signaller", daemon=True)
         self._thread.start()
 
     def expect(self, incarnation: int, member: int, send: Send) -> None:
-        """The next signal goes to that worker."""
-        self._await((incarnation, member, send))
+        """The next signal goes to that worker. The grace period of the last one, if it left early, is cancelled."""
+        self._replace((incarnation, member, send))
 
     def expect_none(self) -> None:
-        """The next incarnation gets no signal. The grace period of the last one, if it left early, is cancelled."""
-        self._await(None)
+        """The next incarnation gets no signal."""
+        self._replace(None)
+
+    def _replace(self, expected: tuple[int, int, Send] | None) -> None:
+        with self._lock:
+            self._expected = expected
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
 
     def settle(self) -> None:
         """Waits until everything that the workers have reported so far has been read."""
@@ -85,20 +89,10 @@ class Strikes:
         os.write(self._pipe, b'{"settled": true}\n')
         self._settled.wait(_SETTLE)
 
-    def _await(self, expected: tuple[int, int, Send] | None) -> None:
-        with self._lock:
-            self._expected = expected
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
     def close(self) -> None:
-        """Ends the thread."""
         os.write(self._pipe, _END)
         self._thread.join()
-        with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
+        self._replace(None)
         os.close(self._pipe)
 
     def _listen(self) -> None:
@@ -110,57 +104,49 @@ class Strikes:
                 if not line:
                     return
                 with contextlib.suppress(ValueError, KeyError, TypeError):
-                    self._heard(json.loads(line))
+                    self._obey(json.loads(line))
 
-    def _heard(self, told: dict[str, Any]) -> None:
-        if "settled" in told:
+    def _obey(self, report: dict[str, Any]) -> None:
+        if "settled" in report:
             self._settled.set()
-        elif "arrived" in told:
-            with self._lock:
-                if self._expected is not None:
-                    self._arrived(self._expected[0])
-        elif "lost" in told:
-            self._give_up(str(told["lost"]))
-        else:
-            self._struck(str(told["signal"]), int(told["pid"]), bool(told.get("wanted")))
-
-    def _arrived(self, incarnation: int) -> None:
-        lost = self.lost.get(incarnation)
-        # A wrapper that the signal ends takes the machine, container or job step with it. The drill's launcher hands
-        # the signal on to what the wrapper left behind, but elsewhere nobody does.
-        if lost is not None and (lost.started == lost.training or _lives(lost.started)):
-            del self.lost[incarnation]
-
-    def _struck(self, name: str, training: int, wanted: bool) -> None:
-        at = time.monotonic()  # Not what the worker's wall clock says, which somebody may set.
+            return
         with self._lock:
             if self._expected is None:
                 return
             incarnation, member, send = self._expected
-            self.struck.add(incarnation)
-            self._say(f"w{member} gets {name} now, {'from outside' if wanted else 'by its own hand'}")
-            if wanted:
-                at = time.monotonic()
-                started = send(member, signal.Signals[name])
-                if name != "SIGKILL":
-                    self.lost[incarnation] = Lost(member, name, started, training)
-            if self._grace is None or self._timer is not None or name == "SIGKILL":
-                return
-            left = max(0.0, at + self._grace - time.monotonic())
-            self._timer = threading.Timer(left, self._over, (incarnation, member, send))
-            self._timer.daemon = True
-            self._timer.start()
+            if "arrived" in report:
+                lost = self.lost.get(incarnation)
+                # A wrapper that the signal ends takes the machine, container or job step with it. The drill's launcher
+                # passes the signal on to what the wrapper left behind, but elsewhere nobody does.
+                if lost is not None and (lost.started == lost.training or _lives(lost.started)):
+                    del self.lost[incarnation]
+            elif "lost" in report:  # Without it, this incarnation can prove nothing.
+                self._say(f"w{member} has not heard {report['lost']}: ended")
+                send(member, signal.SIGKILL)
+            else:
+                self._signal(str(report["signal"]), int(report["pid"]), bool(report.get("wanted")))
 
-    def _give_up(self, name: str) -> None:
-        """The signal has not arrived in time, so that this incarnation can prove nothing."""
-        with self._lock:
-            if self._expected is None:
-                return
-            _, member, send = self._expected
-            self._say(f"w{member} has not heard {name}: ended")
-            send(member, signal.SIGKILL)
+    def _signal(self, name: str, training: int, wanted: bool) -> None:
+        """A worker's moment has come: it wants the signal, or sends it to itself."""
+        assert self._expected is not None
+        at = time.monotonic()  # Not what the worker's wall clock says, which somebody may set.
+        incarnation, member, send = self._expected
+        self.signalled.add(incarnation)
+        self._say(
+            f"w{member} gets {name} now, {'from outside' if wanted else 'sent by the worker to itself'}"
+        )
+        if wanted:
+            started = send(member, signal.Signals[name])
+            if name != "SIGKILL":
+                self.lost[incarnation] = LostSignal(member, name, started, training)
+        if self._grace is None or self._timer is not None or name == "SIGKILL":
+            return
+        left = max(0.0, at + self._grace - time.monotonic())
+        self._timer = threading.Timer(left, self._grace_is_over, (incarnation, member, send))
+        self._timer.daemon = True
+        self._timer.start()
 
-    def _over(self, incarnation: int, member: int, send: Send) -> None:
+    def _grace_is_over(self, incarnation: int, member: int, send: Send) -> None:
         with self._lock:
             if self._expected is None or self._expected[0] != incarnation or not send(member, signal.SIGKILL):
                 return
@@ -179,10 +165,10 @@ def _lives(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def strikes(grace: float | None, say: Callable[[str], None]) -> Iterator[Strikes]:
+def signaller(grace: float | None, say: Callable[[str], None]) -> Iterator[Signaller]:
     """Listens during the block."""
-    with scratch_directory("strikes") as folder:
-        listening = Strikes(folder / "strikes", grace, say)
+    with scratch_directory("signals") as folder:
+        listening = Signaller(folder / "signals", grace, say)
         try:
             yield listening
         finally:

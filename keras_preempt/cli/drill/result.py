@@ -1,8 +1,9 @@
-"""The findings of a drill, and their form in JSON for continuous integration."""
+"""What a drill has found, and its form in JSON for continuous integration."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,7 @@ FORMAT = 1
 
 
 @dataclass
-class Findings:
+class DrillResult:
     """What a drill knows so far. One that ends early leaves the rest at its defaults.
 
     Attributes:
@@ -55,78 +56,70 @@ class Findings:
     def to_json(self, status: int, why_none: str | None = None) -> str:
         """Returns the JSON object that docs/drill.md describes, on one line.
 
-        Args:
-            status: The exit status.
-            why_none: Why there is no verdict; None if there is one.
+        `status` is the exit status, and `why_none` says why there is no verdict.
         """
-        verdict = "none" if why_none is not None else "identical" if self.identical else "different"
-        comparison = self.comparison or Comparison()
+        comparison, parting = self.comparison or Comparison(), self.parting
+        verdict = "identical" if self.identical else "different"
+        spans = () if self.shape is None else self.shape.fits
+        fits = [] if self.record is None else self.record.trained()
+        killed = {} if self.preempted is None else self.preempted.killed
         value: dict[str, Any] = {
             "format": FORMAT,
-            "verdict": verdict,
+            "verdict": verdict if why_none is None else "none",
             "exit_status": status,
             "why_none": why_none,
             "workers": self.workers,
             "seed": self.seed,
             "steps": None if self.shape is None else self.shape.total_steps,
-            "fits": self._fits(),
-            "preemptions": [self._preemption(number) for number in range(len(self.plan))],
+            "fits": [
+                {
+                    "fit": span.number,
+                    "directory": fit.directory,
+                    "steps": span.end - span.first,
+                    "promised_exact": bool(fit.begin["exact"]) and not fit.begin.get("condition"),
+                    "promised_if": fit.begin.get("condition") or None,
+                    "promise": "; and ".join(fit.doubts),
+                }
+                for span, fit in zip(spans, fits, strict=False)
+            ],
+            "preemptions": [
+                {
+                    "worker": planned.member,
+                    "step": planned.step,
+                    "fit": 1 if planned.fit is None else planned.fit.number,
+                    "moment": "step" if planned.at == "train" else planned.at,
+                    "sent": planned.sent,
+                    "killed_after_grace": number in killed,
+                }
+                for number, planned in enumerate(self.plan)
+            ],
             "steps_lost": None if self.preempted is None else self.preempted.record.steps_run_again(),
             "seconds_lost": None if self.seconds_lost is None else round(self.seconds_lost, 3),
             "tensors_compared": comparison.tensors,
             "bytes_compared": comparison.compared_bytes,
             "tensors_different": [
-                {"name": each.name, "what": each.reason, "by_at_most": _number(each.max_difference)}
+                {
+                    "name": each.name,
+                    "what": each.reason,
+                    "by_at_most": None
+                    if not math.isfinite(each.max_difference or 0)
+                    else each.max_difference,
+                }
                 for each in comparison.tensor_differences
             ],
             "other_state_different": list(comparison.state_differences),
             "does_not_decide": list(comparison.set_aside),
-            "first_different_step": None if self.parting is None else _parting(self.parting),
+            "first_different_step": None
+            if parting is None
+            else {
+                "fit": parting.fit,
+                "step": parting.step,
+                "epoch": parting.epoch,
+                "worker": parting.member,
+                "restart": parting.incarnation,
+                "what": list(parting.groups),
+            },
             "likely_causes": list(self.causes),
             "uncovered": list(self.uncovered),
         }
         return json.dumps(value, allow_nan=False)
-
-    def _fits(self) -> list[dict[str, Any]]:
-        if self.shape is None or self.record is None:
-            return []
-        said = self.record.promises
-        return [
-            {
-                "fit": number,
-                "directory": directory,
-                "steps": span.end - span.first,
-                "promised_exact": exact and not condition,
-                "promised_if": condition or None,
-                "promise": words,
-            }
-            for number, (span, (directory, exact, condition, words)) in enumerate(
-                zip(self.shape.fits, said, strict=False), start=1
-            )
-        ]
-
-    def _preemption(self, number: int) -> dict[str, Any]:
-        planned = self.plan[number]
-        return {
-            "worker": planned.member,
-            "step": planned.step,
-            "fit": 1 if planned.fit is None else planned.fit.number,
-            "moment": "step" if planned.at == "train" else planned.at,
-            "sent": planned.sent,
-            "killed_after_grace": self.preempted is not None and number in self.preempted.killed,
-        }
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None or value != value or value in (float("inf"), float("-inf")) else value
-
-
-def _parting(parting: Parting) -> dict[str, Any]:
-    return {
-        "fit": parting.fit,
-        "step": parting.step,
-        "epoch": parting.epoch,
-        "worker": parting.member,
-        "restart": parting.incarnation,
-        "what": list(parting.groups),
-    }
