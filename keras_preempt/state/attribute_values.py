@@ -31,12 +31,18 @@ CONTAINERS = (list, set, deque, np.ndarray, *_MAPPINGS)
 
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 
+_KINDS: dict[Any, type] = {
+    None: dict,
+    **{kind.__name__: kind for kind in (set, deque, *_MAPPINGS, *_GENERATORS)},
+}
+"""Types by their tags."""
+
 
 class NotPlainError(Exception):
     """A value cannot be kept; the text says what it is."""
 
 
-class Writer:
+class AttributeWriter:
     """Makes JSON data of the attributes of one fit's callbacks.
 
     Args:
@@ -44,7 +50,6 @@ class Writer:
         there: Objects that had been there when the fit began, by their places; None if it is beginning.
 
     Attributes:
-        arrays: The same.
         objects: Those that were written, by their places.
     """
 
@@ -56,15 +61,7 @@ class Writer:
         self.objects: dict[str, Any] = {}
 
     def write(self, value: Any, place: str) -> Any:
-        """Returns an attribute as JSON data.
-
-        Args:
-            value: Its value.
-            place: Its name, with the callback's.
-
-        Raises:
-            NotPlainError: It cannot be kept.
-        """
+        """Returns the value of the attribute at a place as JSON data; raises `NotPlainError` if it cannot be kept."""
         places, objects, arrays = self._places.copy(), self.objects.copy(), self.arrays.copy()
         self._count = self._bytes = 0
         try:
@@ -87,7 +84,11 @@ class Writer:
         self._weigh(len(value) if kind in (str, bytes) else 0)
         if kind is tuple:
             return {_TAG: "tuple", "items": self._write_all(value, place)}
-        if kind in (bool, int, float, str, complex, bytes, type(None)) or isinstance(value, np.generic):
+        if kind is complex:
+            return {_TAG: "complex", "parts": [self._leaf(part, place) for part in (value.real, value.imag)]}
+        if kind is bytes:
+            return {_TAG: "bytes", "hex": value.hex()}
+        if kind in (bool, int, float, str, type(None)) or isinstance(value, np.generic):
             return self._leaf(value, place)
         raise NotPlainError(kind.__name__)
 
@@ -97,7 +98,7 @@ class Writer:
             self._weigh(value.nbytes)
             return self._leaf(value, place)
         if kind in _GENERATORS:
-            return {_TAG: kind.__name__, "state": self._leaf(_state(value), place)}
+            return {_TAG: kind.__name__, "state": self._leaf(_generator_state(value), place)}
         if kind is set:
             items = self._write_all(value, place)
             return {_TAG: "set", "items": sorted(items, key=json.dumps)}
@@ -116,10 +117,6 @@ class Writer:
         return [self._write(each, f"{place}/{number}") for number, each in enumerate(values)]
 
     def _leaf(self, value: Any, place: str) -> Any:
-        if type(value) is complex:
-            return {_TAG: "complex", "parts": [self._leaf(part, place) for part in (value.real, value.imag)]}
-        if type(value) is bytes:
-            return {_TAG: "bytes", "hex": value.hex()}
         own: dict[str, Array] = {}
         try:
             written = plain.encode(value, own, place)
@@ -135,8 +132,8 @@ class Writer:
             raise NotPlainError("more than 16 MiB or 100,000 values")
 
 
-class Reader:
-    """Makes the values again of what a `Writer` has made, in the objects that are there.
+class AttributeReader:
+    """Makes the values again of what an `AttributeWriter` has made, in the objects that are there.
 
     Args:
         arrays: The arrays.
@@ -149,15 +146,9 @@ class Reader:
         self._made: dict[str, Any] = {}
 
     def read(self, written: Any, place: str, *, new: bool = False) -> Any:
-        """Returns the value.
+        """Returns the value at a place; raises `ValueError` if this is not what an `AttributeWriter` makes.
 
-        Args:
-            written: What a `Writer` has made of it.
-            place: Where.
-            new: Whether it is another object than the one that was there.
-
-        Raises:
-            ValueError: This is not what a `Writer` makes.
+        It is another object than the one that was there if `new` is true.
         """
         tag = written.get(_TAG) if isinstance(written, dict) else None
         if tag == "new":
@@ -173,36 +164,28 @@ class Reader:
             return complex(*(plain.decode(part, self._arrays) for part in written["parts"]))
         if tag == "bytes":
             return bytes.fromhex(written["hex"])
+        there = None if new else self._there.get(place)
         kind: Any = list if isinstance(written, list) else None
         kind = _KINDS.get(tag) if isinstance(written, dict) else kind
         if kind is None:
-            return self._leaf(plain.decode(written, self._arrays), place, new=new)
-        value = self._made[place] = self._object(kind, place, written, new=new)
-        self._fill(value, written, place)
-        return value
-
-    def _object(self, kind: type, place: str, written: Any, *, new: bool) -> Any:
-        there = None if new else self._there.get(place)
-        if kind is deque:
-            alike = isinstance(there, deque) and there.maxlen == written["maxlen"]
-            return there if alike else deque(maxlen=written["maxlen"])
-        if type(there) is kind:
-            return there
-        return np.random.default_rng() if kind is np.random.Generator else kind()
-
-    def _leaf(self, value: Any, place: str, *, new: bool) -> Any:
-        if not isinstance(value, np.ndarray):
+            value = plain.decode(written, self._arrays)
+            if isinstance(value, np.ndarray):
+                if type(there) is np.ndarray and (there.dtype, there.shape) == (value.dtype, value.shape):
+                    there[...] = value
+                    value = there
+                self._made[place] = value
             return value
-        there = None if new else self._there.get(place)
-        if type(there) is np.ndarray and (there.dtype, there.shape) == (value.dtype, value.shape):
-            there[...] = value
-            value = there
-        self._made[place] = value
-        return value
+        if kind is deque and not (isinstance(there, deque) and there.maxlen == written["maxlen"]):
+            there = deque(maxlen=written["maxlen"])
+        elif kind is not deque and type(there) is not kind:
+            there = np.random.default_rng() if kind is np.random.Generator else kind()
+        self._made[place] = there
+        self._fill(there, written, place)
+        return there
 
     def _fill(self, value: Any, written: Any, place: str) -> None:
         if isinstance(value, _GENERATORS):
-            _set_state(value, plain.decode(written["state"], self._arrays))
+            _set_generator_state(value, plain.decode(written["state"], self._arrays))
         elif isinstance(value, list):
             value[:] = self._read_all(written, place)
         elif isinstance(value, (set, deque)):
@@ -222,13 +205,7 @@ class Reader:
         return [self.read(item, f"{place}/{number}") for number, item in enumerate(items)]
 
 
-_KINDS: dict[Any, type] = {
-    None: dict,
-    **{kind.__name__: kind for kind in (set, deque, *_MAPPINGS, *_GENERATORS)},
-}
-
-
-def _state(generator: Any) -> Any:
+def _generator_state(generator: Any) -> Any:
     if isinstance(generator, random.Random):
         return generator.getstate()
     if isinstance(generator, np.random.Generator):
@@ -236,7 +213,7 @@ def _state(generator: Any) -> Any:
     return generator.get_state()
 
 
-def _set_state(generator: Any, state: Any) -> None:
+def _set_generator_state(generator: Any, state: Any) -> None:
     if isinstance(generator, random.Random):
         generator.setstate(state)
     elif isinstance(generator, np.random.Generator):

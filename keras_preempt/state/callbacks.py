@@ -63,11 +63,7 @@ _OF_OTHER_LIBRARIES: dict[str, tuple[str, ...]] = {
 
 
 def refuse_rivals(callbacks: Iterable[keras.callbacks.Callback]) -> None:
-    """Refuses callbacks that restore by themselves.
-
-    Raises:
-        ValueError: One of them is a BackupAndRestore.
-    """
+    """Raises `ValueError` if one of them restores by itself: a BackupAndRestore."""
     for callback in callbacks:
         if isinstance(callback, keras.callbacks.BackupAndRestore):
             raise ValueError(
@@ -99,29 +95,35 @@ class CallbackStates:
     ) -> None:
         self._all, self._held = callbacks, held
         self._named: dict[str, keras.callbacks.Callback] = {}
-        self.change_weights = self.set_weights_at_begin = False
+        self._users: dict[str, keras.callbacks.Callback] = {}
         self._appending: list[keras.callbacks.CSVLogger] = []
-        users: dict[str, keras.callbacks.Callback] = {}
-        for callback in self._all:
-            self.change_weights |= _changes_weights_in_validation(callback)
-            self.set_weights_at_begin |= HookCode(callback, BEGIN_HOOKS).may_change_weights
-            name = type(callback).__name__
-            if _speaks(callback) or _attributes(callback) is not None:
-                self._named[_unique(name, self._named)] = callback
-            known = (
-                type(callback) in CALLBACK_STATE
-                or type(callback) in STATELESS_CALLBACKS
-                or _library_name(type(callback)) in _OF_OTHER_LIBRARIES
+        self.change_weights = self.set_weights_at_begin = False
+        for callback in callbacks:
+            said = getattr(callback, CHANGES_WEIGHTS, None)
+            if isinstance(callback, keras.callbacks.SwapEMAWeights):
+                said = True
+            self.change_weights |= (
+                HookCode(callback, TEST_HOOKS).may_change_weights if said is None else bool(said)
             )
-            if not known and not _speaks(callback) and getattr(callback, KEEPS, True):
-                users[_unique(name, users)] = callback
-        self.attributes = Attributes(users)
+            self.set_weights_at_begin |= HookCode(callback, BEGIN_HOOKS).may_change_weights
+            if _has_methods(callback) or _state_attributes(callback) is not None:
+                self._named[_unique(callback, self._named)] = callback
+            kind = type(callback)
+            known = (
+                kind in CALLBACK_STATE
+                or kind in STATELESS_CALLBACKS
+                or _library_name(kind) in _OF_OTHER_LIBRARIES
+            )
+            if not known and not _has_methods(callback) and getattr(callback, KEEPS, True):
+                self._users[_unique(callback, self._users)] = callback
+        self.attributes = Attributes(self._users)
         self._code = [HookCode(each, WHILE_TRAINING) for each in callbacks]
         self._set = {found for each in self._code for found in each.set_outside(variables=False)}
         self.trained = TrainedLayers(callbacks[0].model if may_be_trainable(self._set) else None)
-        self._users = users
         self._unkept = [
-            (users[name], each) for name in users for each in unkept(users[name], self.attributes, name, held)
+            (callback, each)
+            for name, callback in self._users.items()
+            for each in unkept(callback, self.attributes, name, held)
         ]
         self.unsaved = [what for _, what in self._unkept]
 
@@ -163,16 +165,18 @@ class CallbackStates:
         """
         states = {}
         for name, callback in self._named.items():
-            if _speaks(callback):
+            if _has_methods(callback):
                 # A callback of the user's may go on changing its arrays in place; Keras' own replace them.
                 own: dict[str, Array] = {}
                 states[name] = plain.encode(callback.get_state(), own, f"callbacks/{name}")
                 arrays.update((key, array.copy()) for key, array in own.items())
             else:
-                names = _attributes(callback) or ()
+                names = _state_attributes(callback) or ()
                 state = {key: getattr(callback, key) for key in names if hasattr(callback, key)}
                 if isinstance(callback, keras.callbacks.CSVLogger):
-                    state[_ROWS] = _read_rows(callback)
+                    path, state[_ROWS] = _local(callback), None
+                    if path is not None and path.is_file() and path.stat().st_size <= LARGEST_FILE:
+                        state[_ROWS] = np.frombuffer(path.read_bytes(), dtype=np.uint8)
                 states[name] = plain.encode(state, arrays, f"callbacks/{name}")
         return states
 
@@ -182,19 +186,15 @@ class CallbackStates:
         return {
             f"callbacks/{name}/{_ROWS}": os.path.abspath(callback.filename)
             for name, callback in self._named.items()
-            if isinstance(callback, keras.callbacks.CSVLogger) and not _speaks(callback)
+            if _writes_rows(callback)
         }
 
     def copies_of_weights(self, numbers: Iterable[int]) -> set[str]:
-        """Names under which `capture` puts copies of some of the model's weights.
-
-        Args:
-            numbers: Which of `model.weights`.
-        """
+        """Names under which `capture` puts copies of `model.weights` with these numbers."""
         return {
             f"callbacks/{name}/{attribute}/{number}"
             for name, callback in self._named.items()
-            for attribute in COPIES_OF_WEIGHTS.intersection(_attributes(callback) or ())
+            for attribute in COPIES_OF_WEIGHTS.intersection(_state_attributes(callback) or ())
             for number in numbers
         }
 
@@ -202,7 +202,7 @@ class CallbackStates:
         """Writes what callbacks have buffered, and waits for what they save, as the end of training would.
 
         Args:
-            left: Seconds until the machine goes; None if nobody has said so.
+            left: Seconds until the machine goes; None if unknown.
         """
         for callback in self._named.values():
             if isinstance(callback, keras.callbacks.TensorBoard):
@@ -212,7 +212,10 @@ class CallbackStates:
     def begin_again_without_state(self) -> None:
         """Warns of rows of lost steps: training begins from nothing although it had begun before."""
         for callback in self._named.values():
-            if isinstance(callback, keras.callbacks.CSVLogger) and callback.append and _has_rows(callback):
+            if not isinstance(callback, keras.callbacks.CSVLogger) or not callback.append:
+                continue
+            path = _local(callback)
+            if path is not None and path.is_file() and path.stat().st_size > 0:
                 logger.warning(
                     "Training begins again without a checkpoint, and CSVLogger goes on in %s: rows of epochs that an "
                     "earlier start has written and lost stay there, and come a second time. Remove them, or the file.",
@@ -222,64 +225,55 @@ class CallbackStates:
     def restore_files(self, states: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
         """Makes the files of callbacks what they were, so that these can continue at their end."""
         for name, callback in self._named.items():
-            if not isinstance(callback, keras.callbacks.CSVLogger) or _speaks(callback) or name not in states:
+            if name not in states or not _writes_rows(callback):
                 continue
             state = plain.decode(states[name], arrays)
             if not isinstance(state, dict) or not isinstance(state.get(_ROWS), np.ndarray):
                 continue
             if callback.csv_file is not None:
                 callback.csv_file.close()
-            _put_rows_back(callback, state[_ROWS])
+            if (path := _local(callback)) is not None:
+                _put_rows_back(path, state[_ROWS].tobytes())
             if not callback.append:  # Keras would begin the file anew.
                 callback.append = True
                 self._appending.append(callback)
             callback.on_train_begin()  # It may have had its turn already, and have found another file.
 
     def restore(self, states: Mapping[str, Any], arrays: Mapping[str, Array]) -> list[str]:
-        """Puts the states back.
-
-        Returns:
-            What does not match between the fit and the checkpoint, in words; empty if all does.
-        """
+        """Puts the states back; returns what does not match between the fit and the checkpoint, in words."""
         while self._appending:
             self._appending.pop().append = False
         for name, callback in self._named.items():
             if name not in states:
                 continue
             state = plain.decode(states[name], arrays)
-            if _speaks(callback):
+            if _has_methods(callback):
                 callback.set_state(state)
-            else:
-                if not isinstance(state, dict):
-                    raise ValueError(f"Expected the state of {name}. Received: {state!r:.100}.")
-                # Only what `capture` takes: another attribute could be the path of a file that Keras writes to.
-                for key in _attributes(callback) or ():
-                    if key in state:
-                        setattr(callback, key, state[key])
-                if isinstance(callback, keras.callbacks.TensorBoard):
-                    take_up_step(callback)
+                continue
+            if not isinstance(state, dict):
+                raise ValueError(f"Expected the state of {name}. Received: {state!r:.100}.")
+            # Only what `capture` takes: another attribute could be the path of a file that Keras writes to.
+            for key in _state_attributes(callback) or ():
+                if key in state:
+                    setattr(callback, key, state[key])
+            if isinstance(callback, keras.callbacks.TensorBoard):
+                take_up_step(callback)
         gone = [f"{name} is in the checkpoint, not in this fit" for name in states if name not in self._named]
         new = [f"{name} is in this fit, not in the checkpoint" for name in self._named if name not in states]
         return gone + new
 
 
-def _unique(name: str, names: Iterable[str]) -> str:
+def _unique(callback: keras.callbacks.Callback, names: Iterable[str]) -> str:
+    name = type(callback).__name__
     number = sum(key.partition("#")[0] == name for key in names)
     return f"{name}#{number + 1}" if number else name
 
 
-def _changes_weights_in_validation(callback: keras.callbacks.Callback) -> bool:
-    if isinstance(callback, keras.callbacks.SwapEMAWeights):
-        return True
-    said = getattr(callback, CHANGES_WEIGHTS, None)
-    return HookCode(callback, TEST_HOOKS).may_change_weights if said is None else bool(said)
-
-
-def _speaks(callback: keras.callbacks.Callback) -> bool:
+def _has_methods(callback: keras.callbacks.Callback) -> bool:
     return callable(getattr(callback, "get_state", None)) and callable(getattr(callback, "set_state", None))
 
 
-def _attributes(callback: keras.callbacks.Callback) -> tuple[str, ...] | None:
+def _state_attributes(callback: keras.callbacks.Callback) -> tuple[str, ...] | None:
     for kind in type(callback).__mro__:
         if kind in CALLBACK_STATE:
             return CALLBACK_STATE[kind]
@@ -292,33 +286,22 @@ def _library_name(kind: type) -> str:
     return f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}"
 
 
-def _read_rows(callback: keras.callbacks.CSVLogger) -> Array | None:
-    """Returns the bytes of the file, of shape (size,).
-
-    Returns:
-        None if there is no file, if it is in a remote file system or larger than `LARGEST_FILE`.
-    """
-    path = _local(callback)
-    if path is None or not path.is_file() or path.stat().st_size > LARGEST_FILE:
-        return None
-    return np.frombuffer(path.read_bytes(), dtype=np.uint8)
+def _writes_rows(callback: keras.callbacks.Callback) -> bool:
+    return isinstance(callback, keras.callbacks.CSVLogger) and not _has_methods(callback)
 
 
-def _has_rows(callback: keras.callbacks.CSVLogger) -> bool:
-    """Whether its file has something in it."""
-    path = _local(callback)
-    return path is not None and path.is_file() and path.stat().st_size > 0
+def _local(callback: keras.callbacks.CSVLogger) -> Path | None:
+    """Returns the file of rows; None if it is in a remote file system."""
+    name = str(callback.filename)
+    return None if "://" in name else Path(name)
 
 
-def _put_rows_back(callback: keras.callbacks.CSVLogger, rows: Array) -> None:
+def _put_rows_back(path: Path, wanted: bytes) -> None:
     """Makes the file what it was, so that the callback can continue at its end.
 
-    A file with other rows, which neither begins with `rows` nor is their beginning, is left as it is, with a warning.
+    A file with other rows, which neither begins with those wanted nor is their beginning, is left as it is, with a
+    warning.
     """
-    path = _local(callback)
-    if path is None:
-        return
-    wanted = rows.tobytes()
     present = path.read_bytes() if path.is_file() else b""
     if present == wanted:
         return
@@ -331,8 +314,3 @@ def _put_rows_back(callback: keras.callbacks.CSVLogger, rows: Array) -> None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(wanted)
-
-
-def _local(callback: keras.callbacks.CSVLogger) -> Path | None:
-    name = str(callback.filename)
-    return None if "://" in name else Path(name)
