@@ -42,13 +42,12 @@ class NoArchitecture(CheckpointError):
 def describe(model: keras.Model) -> dict[str, Any] | None:
     """Returns how Keras describes a built model, without how it is trained, and the names of its variables.
 
-    None if Keras cannot describe it, or needs code or too many bytes for it.
-
-    Called on every worker, since the model's own code runs, and may read variables for which all workers are needed.
+    None if Keras cannot describe it, or needs code or too many bytes for it. Called on every worker, since the model's
+    own code runs, and may read variables for which all workers are needed.
     """
     try:
         with warnings.catch_warnings():
-            # Of a lambda, that it is unsafe to load; which is the reader's concern.
+            # A lambda is unsafe to load, but that is for the reader to judge.
             warnings.simplefilter("ignore")
             text = backend().described(model)
         description = json.loads(text)
@@ -62,12 +61,9 @@ def describe(model: keras.Model) -> dict[str, Any] | None:
 
 
 def keep(store: Store, incarnation: int, description: dict[str, Any] | None) -> None:
-    """Writes a description, unless the newest one says the same. A failure is logged and ends nothing.
+    """Writes what `describe` has returned in the run's directory, unless the newest description says the same.
 
-    Args:
-        store: The run's directory.
-        incarnation: The number of this start.
-        description: From `describe`.
+    A failure is logged and ends nothing.
     """
     if description is None:
         return
@@ -82,7 +78,7 @@ def keep(store: Store, incarnation: int, description: dict[str, Any] | None) -> 
 
 
 def newest_file(store: Store, incarnation: int | None = None) -> str | None:
-    """Returns the name of the newest description, of those up to a start; None if there is none."""
+    """Returns the name of the newest description, up to that of a start if given; None if there is none."""
     numbers = [number for name in store.children(MODELS) if (number := parse_incarnation(name)) is not None]
     fitting = [number for number in numbers if incarnation is None or number <= incarnation]
     return model_file(max(fitting)) if fitting else None
@@ -122,15 +118,7 @@ def rebuild(store: Store, incarnation: int) -> tuple[keras.Model, list[str]]:
 
 
 def model_of(text: str, name: str) -> keras.Model:
-    """Makes a model from what `to_json` has returned.
-
-    Args:
-        text: That.
-        name: The file that it was read from.
-
-    Raises:
-        NoArchitecture: Keras cannot.
-    """
+    """Makes a model from what `to_json` has returned, read from a file; raises `NoArchitecture` if Keras cannot."""
     try:
         model = keras.models.model_from_json(text)
     except (ValueError, TypeError, KeyError, AttributeError, ImportError, RecursionError) as error:

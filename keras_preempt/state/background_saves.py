@@ -1,7 +1,7 @@
 """Saves that the callbacks of a fit have begun in the background, for which a process waits before it ends.
 
-Callbacks wait for them in `on_train_end`, which a preempted fit never comes to. A save that is still being written when
-Python ends fails, as Python starts no thread any more. Where it waits for other processes, it holds up theirs as well.
+Callbacks wait for them in `on_train_end`, which a preempted fit never reaches. A save that is still being written when
+Python ends fails, as Python starts no more threads. If it waits for other processes, it holds up theirs as well.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from keras_preempt.process.threads import started
 logger = logging.getLogger("keras_preempt")
 
 SECONDS = 10.0
-"""How long they are waited for where nobody knows how much time there is."""
+"""How long to wait where the time that is left is unknown."""
 
 LONGEST = 60.0
-"""How long at most where a deadline is known."""
+"""How long to wait at most where a deadline is known."""
 
 _UNTIL_DEADLINE = 5.0  # seconds that are left for what comes after
 _QUIET_SECONDS = 1.0
 
 _ORBAX_WAITS = ("wait_until_finished", "wait")
-"""The methods by which objects of Orbax are waited for: those of its two interfaces."""
+"""The methods that wait for an object of Orbax: those of its two interfaces."""
 
 
 def wait(callbacks: Iterable[Any], left: float | None) -> None:
@@ -37,7 +37,7 @@ def wait(callbacks: Iterable[Any], left: float | None) -> None:
 
     Args:
         callbacks: All callbacks of the fit.
-        left: Seconds until the machine goes; None if nobody has said so.
+        left: Seconds until the machine goes; None if unknown.
     """
     waits = [(type(each).__name__, call) for each in callbacks for call in _waits_of(each)]
     if not waits:
@@ -72,7 +72,9 @@ def _waits_of(callback: Any) -> Iterator[Callable[[], object]]:
         yield of_keras
         return
     for held in attributes(callback).values():
-        several = _held(held)
+        kind = type(held)
+        several = held.values() if kind is dict else held if kind in (list, tuple, set) else (held,)
+        several = list(several)
         futures = [
             each
             for each in several
@@ -88,10 +90,3 @@ def _waits_of(callback: Any) -> Iterator[Callable[[], object]]:
                 found = next((name for name in _ORBAX_WAITS if hasattr(type(each), name)), None)
                 if found is not None:
                     yield getattr(each, found)
-
-
-def _held(value: Any) -> list[Any]:
-    """What an attribute holds: itself, or what is in a plain collection."""
-    if type(value) in (list, tuple, set):
-        return list(value)
-    return list(value.values()) if type(value) is dict else [value]

@@ -1,4 +1,4 @@
-"""What the code of callbacks changes and sets, and which of it comes from a clock. It is read step by step.
+"""What the code of callbacks sets and changes, and which of it comes from a clock, read from its bytecode.
 
 A chain of attributes such as `self.model.loss.beta` is followed within one function. What is set through a variable
 that holds a list or a dictionary is not seen.
@@ -34,7 +34,7 @@ MUTATORS = frozenset(
 _NOT_READ_BY_A_STEP = frozenset(
     {"stop_training", "stop_evaluating", "stop_predicting", "learning_rate", "lr", "history"}
 )
-"""What a step does not read, or reads from a variable."""
+"""What a training step does not read, or reads from a variable."""
 
 BY_NAME = "what setattr sets"
 """Stands for a name that the code does not show."""
@@ -108,9 +108,7 @@ def _lines(code: CodeType, function: str) -> Iterator[_Line]:
 def changed_outside(function: FunctionType, enclosed: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yields the variables outside of a function that it sets, or whose content it changes; and their values.
 
-    Args:
-        function: The function.
-        enclosed: The variables of an enclosing function that it uses.
+    `enclosed` are the variables of an enclosing function that it uses.
     """
     outside = {**function.__globals__, **enclosed}
     for code in within(function.__code__):
@@ -134,11 +132,9 @@ def changed_outside(function: FunctionType, enclosed: Mapping[str, Any]) -> Iter
 
 
 def set_by(code: CodeType, this: str | None) -> Iterator[tuple[str, bool]]:
-    """Yields the name of each thing that code sets and that is not its callback's, and whether it is a variable.
+    """Yields the name of each thing that a function's code sets outside its callback, and whether it is a variable.
 
-    Args:
-        code: Of a function.
-        this: The name of the callback in it; None if it is no method of one.
+    `this` is what the code calls the callback, usually "self"; None if the function is no method of one.
     """
     done = steps(code)
     for number, (does, name, _, _) in enumerate(done):

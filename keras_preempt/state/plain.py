@@ -22,9 +22,8 @@ _TAG = "$"
 def encode(value: Any, arrays: dict[str, Array], path: str) -> Any:
     """Returns `value` as JSON data, with the arrays in it added to `arrays` under names that begin with `path`.
 
-    Raises:
-        TypeError: The value holds something else than None, booleans, numbers, strings, arrays, and lists,
-            tuples and dictionaries of these.
+    Raises `TypeError` if it holds anything but None, booleans, numbers, strings, arrays, and lists, tuples and
+    dictionaries of these.
     """
     if isinstance(value, str):
         return str(value)
@@ -49,18 +48,17 @@ def encode(value: Any, arrays: dict[str, Array], path: str) -> Any:
             for n, (key, item) in enumerate(value.items())
         ]
         return {_TAG: "pairs", "items": pairs}
+    kind = type(value).__name__
+    if isinstance(value, (np.ndarray, np.generic)):
+        kind += f" of {value.dtype.name}"
     raise TypeError(
         f"Expected plain data at {path} (numbers, strings, arrays, lists, dictionaries). "
-        f"Received: {_kind(value)}. Return plain data from get_state()."
+        f"Received: {kind}. Return plain data from get_state()."
     )
 
 
 def decode(value: Any, arrays: Mapping[str, Array]) -> Any:
-    """Returns the value from which `encode` made JSON data.
-
-    Raises:
-        ValueError: The data is not what `encode` makes, or an array is missing.
-    """
+    """Returns the value that `encode` was given; raises `ValueError` if the data is not its own, or lacks an array."""
     if isinstance(value, list):
         return [decode(item, arrays) for item in value]
     if not isinstance(value, dict):
@@ -82,8 +80,3 @@ def decode(value: Any, arrays: Mapping[str, Array]) -> Any:
     except (KeyError, TypeError, IndexError, ValueError, struct.error) as error:
         raise ValueError(f"Expected saved plain data. Received: {value!r:.200} ({error!s:.200}).") from error
     raise ValueError(f"Expected saved plain data. Received: the unknown tag {tag!r:.50}.")
-
-
-def _kind(value: object) -> str:
-    kind = type(value).__name__
-    return f"{kind} of {value.dtype.name}" if isinstance(value, (np.ndarray, np.generic)) else kind

@@ -1,4 +1,4 @@
-"""Where the input continues when an epoch is cut into other batches than before. Pure functions.
+"""Where the input continues when an epoch is divided into other batches than before. Pure functions.
 
 Positions are counted in batches of all replicas together. From one setup to another they are converted through
 samples, and rounded down: a sample may be used again, and none is left out.
@@ -41,27 +41,28 @@ def convert(
     steps_per_execution: int,
     num_batches: int | None,
 ) -> Continuation:
-    """Converts the position of a checkpoint.
+    """Converts the position `where` and that of the input, `place`, of a checkpoint from an old setup to a new one.
 
-    Args:
-        where: The position of the training, as in the manifest.
-        place: The position of the input.
-        old: What the checkpoint was saved on.
-        new: What continues from it.
-        steps_per_execution: Steps in one call of the train function: an epoch can continue only at a multiple of it.
-        num_batches: What `place` is to hold under that name.
+    An epoch can continue only at a multiple of `steps_per_execution`. `num_batches` is put into `place` as it is.
     """
     where, place, warnings = dict(where), dict(place), []
     inside = where["phase"] == "train"
     used = int(where["batch"]) if inside else 0
-    ratio = _ratio(old, new)
+    ratio = None  # The number of new batches per old one, as a fraction; None if it is not known.
+    if old.global_batch is not None and new.global_batch is not None:
+        ratio = old.global_batch, new.global_batch
+    elif old.batches is not None and new.batches is not None:
+        ratio = new.batches, old.batches
     if inside and ratio is None:
         warnings.append(
             "neither the size of a batch nor the number of batches in an epoch is known, so that the epoch begins "
             "again; pass steps_per_epoch, or batch(..., drop_remainder=True)"
         )
-        _begin_epoch_again(where, place)
-        inside = False
+        where.update(phase="epoch", batch=0)
+        place["current"] = inside = False
+        place["iterators"] = before = max(0, int(place["iterators"]) - 1)
+        place["batches"] = place["drawn_before"][before - 1] if before else 0
+        place["drawn_before"] = place["drawn_before"][: max(0, before - 1)]
     numerator, denominator = ratio or (1, 1)
 
     def scaled(batches: int) -> int:
@@ -92,23 +93,6 @@ def convert(
     elif not inside:
         sample = 0
     return Continuation(where, place, sample, again, tuple(warnings))
-
-
-def _ratio(old: Setup, new: Setup) -> tuple[int, int] | None:
-    """Returns the number of new batches per old one, as a fraction; None if it is not known."""
-    if old.global_batch is not None and new.global_batch is not None:
-        return old.global_batch, new.global_batch
-    if old.batches is not None and new.batches is not None:
-        return new.batches, old.batches
-    return None
-
-
-def _begin_epoch_again(where: dict[str, Any], place: dict[str, Any]) -> None:
-    where.update(phase="epoch", batch=0)
-    place["current"] = False
-    place["iterators"] = before = max(0, int(place["iterators"]) - 1)
-    place["batches"] = place["drawn_before"][before - 1] if before else 0
-    place["drawn_before"] = place["drawn_before"][: max(0, before - 1)]
 
 
 def _shift(place: dict[str, Any], old_first: int, new_first: int, scaled: Callable[[int], int]) -> bool:

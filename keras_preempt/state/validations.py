@@ -1,7 +1,12 @@
-"""The position of the validation data between the validations of a fit, and how a restart gets there again."""
+"""The validations of a fit: the position of their data, and the variables that they change.
+
+Between validations, a save holds how much was drawn from the validation data, so that a restart gets there again. A
+save during a validation holds the variables from before it, so that the restart starts it over.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,13 +17,24 @@ from keras_preempt.backend.keras import batches_asked
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.keras.running_fit import builds_before_evaluating, evaluation_iterator
 from keras_preempt.backend.seam import backend
-from keras_preempt.state import input_exactness, inputs
+from keras_preempt.checkpoint.boxes import Box
+from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.state import inputs
+from keras_preempt.state.callback_code import HookCode
+from keras_preempt.state.callbacks import CHANGES_WEIGHTS, CallbackStates
+from keras_preempt.state.input_exactness import shown_by_validation
+from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Counts, Shuffles
+
+logger = logging.getLogger("keras_preempt")
+
+Overrides = tuple[dict[str, Array], dict[Box, Array]]
+"""Values of variables, and of the pieces that this worker holds of sharded ones."""
 
 
 @dataclass
-class Validated:
-    """What was drawn from the validation data so far.
+class _Drawn:
+    """What was drawn from the validation data so far; the names of its fields are those in a checkpoint.
 
     Attributes:
         made_at: How far the shuffles had come when each of its iterators was made.
@@ -30,46 +46,9 @@ class Validated:
     looked: bool = False
     goes_on: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns it as JSON data."""
-        return {**asdict(self), "made_at": list(self.made_at)}
-
-    @classmethod
-    def from_json(cls, state: Mapping[str, Any]) -> Validated:
-        """Makes it from what `to_json` returned; from an empty mapping where a save had none."""
-        made_at = [
-            None if counts is None else [int(each) for each in counts] for counts in state.get("made_at", ())
-        ]
-        return cls(made_at, bool(state.get("looked", False)), bool(state.get("goes_on", False)))
-
-    def draw_again(
-        self, feed: InputFeed, draws: Sequence[int], shuffles: Shuffles, before: Counts | None, *, looks: bool
-    ) -> None:
-        """Brings the validation data of a resumed fit to where it would be without the interruption.
-
-        Args:
-            feed: The input of the validations, from which only the batch that Keras looks at was drawn.
-            draws: How many batches were drawn from each iterator when a validation began.
-            shuffles: Those of the fit.
-            before: How far they had come before Keras looked at a batch; None if that cannot be told.
-            looks: Whether Keras looks at a batch before each validation.
-        """
-        if not draws:
-            return
-        if before is None or not self.made_at or self.made_at[-1] is None:
-            inputs.draw_again(feed, draws)
-            return
-        # By now Keras has looked at a batch, for which it has made an iterator. In the fit as it was, it looked at one
-        # of an iterator that was there, or of a new one as well.
-        looked_anew = looks and not self.goes_on
-        after = shuffles.counts() if looked_anew else before
-        made_at = [*self.made_at, before] if looked_anew and not self.looked else self.made_at
-        inputs.draw_again(feed, draws, shuffles, made_at)
-        shuffles.go_to(after)
-
 
 class Validations:
-    """The validations of one fit: what they have drawn of their data, and what a save has to hold of that.
+    """What the validations of one fit have drawn of their data, and what a save has to hold of that.
 
     Args:
         model: The model that is fitted.
@@ -81,7 +60,7 @@ class Validations:
         self._shuffles = shuffles
         self._feed: InputFeed | None = None
         self._restored_draws: list[int] = []
-        self._validated = Validated()
+        self._drawn = _Drawn()
         self._counts_before: Counts | None = None  # How far the shuffles were before the last validation.
 
     @property
@@ -98,7 +77,7 @@ class Validations:
         """Before Keras makes an iterator for a validation, to look at a batch or to go through all."""
         self._counts_before = self._shuffles.counts()
         if self._feed is not None:
-            self._validated.goes_on = self._feed.goes_on
+            self._drawn.goes_on = self._feed.goes_on
 
     def capture(self, *, inside: bool) -> dict[str, Any]:
         """Returns what a save holds, as JSON data.
@@ -117,18 +96,28 @@ class Validations:
             # itself before its first one; all the others it has to draw again.
             draws = self._feed.draws_after_next_look()
         if self._feed is not None:
-            goes_on = self._validated.goes_on if inside else self._feed.goes_on
-            self._validated = Validated(list(self._feed.noted), inside, goes_on)
+            goes_on = self._drawn.goes_on if inside else self._feed.goes_on
+            self._drawn = _Drawn(list(self._feed.noted), inside, goes_on)
         return {
             "evaluation_iterators": len(draws),
             "evaluation_draws": draws,
-            "validated": self._validated.to_json(),
+            "validated": {**asdict(self._drawn), "made_at": list(self._drawn.made_at)},
             "shuffles": self._counts_before if inside else self._shuffles.counts(),
         }
 
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `capture` returned, also from an earlier release."""
+        made = int(state["evaluation_iterators"])
+        self._restored_draws = [int(batches) for batches in state.get("evaluation_draws", [0] * made)]
+        drawn = state.get("validated", {})
+        made_at = [
+            None if counts is None else [int(each) for each in counts] for counts in drawn.get("made_at", ())
+        ]
+        self._drawn = _Drawn(made_at, bool(drawn.get("looked", False)), bool(drawn.get("goes_on", False)))
+
     def ended(self) -> str:
-        """Looks at the data of a validation that has ended; see `input_exactness.shown_by_validation`."""
-        return "" if self._feed is None else input_exactness.shown_by_validation(self._feed)
+        """A validation has ended; see `shown_by_validation`."""
+        return "" if self._feed is None else shown_by_validation(self._feed)
 
     def _begin(self) -> None:
         source = evaluation_iterator(self._model)
@@ -136,16 +125,74 @@ class Validations:
         if source is not None and (self._feed is None or not self._feed.belongs_to(source)):
             self._feed = backend().feed(source)
             self._feed.note = self._shuffles.counts
-            self._validated.draw_again(
-                self._feed, self._restored_draws, self._shuffles, self._counts_before, looks=looks
-            )
+            self._draw_again(self._feed, looks=looks)
         elif self._feed is not None and looks:
             self._feed.looked_at()
         if self._feed is not None:
             batches_asked.of(self._feed.epoch_iterator).begin_epoch()
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `capture` returned, also from an earlier release."""
-        made = int(state["evaluation_iterators"])
-        self._restored_draws = [int(batches) for batches in state.get("evaluation_draws", [0] * made)]
-        self._validated = Validated.from_json(state.get("validated", {}))
+    def _draw_again(self, feed: InputFeed, *, looks: bool) -> None:
+        """Brings the validation data of a resumed fit to where it would be without the interruption.
+
+        Only the batch that Keras looks at was drawn from the feed; it does so before each validation if `looks`.
+        """
+        before, drawn = self._counts_before, self._drawn
+        if not self._restored_draws:
+            return
+        if before is None or not drawn.made_at or drawn.made_at[-1] is None:
+            inputs.draw_again(feed, self._restored_draws)
+            return
+        # By now Keras has looked at a batch, for which it has made an iterator. In the fit as it was, it looked at one
+        # of an iterator that was there, or of a new one as well.
+        looked_anew = looks and not drawn.goes_on
+        after = self._shuffles.counts() if looked_anew else before
+        made_at = [*drawn.made_at, before] if looked_anew and not drawn.looked else drawn.made_at
+        inputs.draw_again(feed, self._restored_draws, self._shuffles, made_at)
+        self._shuffles.go_to(after)
+
+
+class ValidationWeights:
+    """Keeps what a validation changes: metrics, seeds and counters, and the weights where something could change them.
+
+    Args:
+        model: The model that is fitted.
+        variables: Its variables.
+        callbacks: The other callbacks.
+    """
+
+    def __init__(self, model: keras.Model, variables: ModelState, callbacks: CallbackStates) -> None:
+        self._variables = variables
+        self._callbacks = callbacks
+        # A model's own evaluate may do so before the validation begins, and does so again after a restart.
+        self._evaluate_changes = HookCode(model, ("evaluate",)).may_change_weights
+        self._before_evaluate: Overrides | None = None
+        self._sample: dict[str, Array] | None = None
+
+    def before_evaluate(self) -> None:
+        """Before `fit` calls the model's evaluate."""
+        self._before_evaluate = self._capture(weights=True) if self._evaluate_changes else None
+
+    def before(self) -> Overrides:
+        """Returns what is to be kept, before the other callbacks begin the validation."""
+        changes = self._callbacks.change_weights
+        kept, self._before_evaluate = self._before_evaluate or self._capture(weights=changes), None
+        self._sample = None if changes else self._variables.sample()
+        return kept
+
+    def began(self) -> None:
+        """The other callbacks have begun the validation: warns if one has changed weights that were not kept."""
+        if self._sample is not None and not self._variables.is_like(self._sample):
+            logger.warning(
+                "A callback changes the weights for the validation, which its code does not show, or its %s = False "
+                "denies. A preemption within this one would save the changed weights: NOT exact. The next ones are "
+                "safe; for this one as well, set that attribute to True.",
+                CHANGES_WEIGHTS,
+            )
+            self._callbacks.change_weights = True
+
+    def _capture(self, *, weights: bool) -> Overrides:
+        variables = self._variables
+        return (
+            variables.capture_changed_by_validation(weights=weights),
+            variables.capture_boxes_changed_by_validation(weights=weights),
+        )

@@ -27,8 +27,7 @@ from keras_preempt.state.input_exactness import input_exactness, shown_by_epoch
 from keras_preempt.state.input_size import StateLimit
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Shuffles
-from keras_preempt.state.validation_weights import ValidationWeights
-from keras_preempt.state.validations import Validations
+from keras_preempt.state.validations import Validations, ValidationWeights
 from keras_preempt.training.promise import Promise, doubts_of_step, doubts_of_validation_step, promise, tell
 from keras_preempt.training.resuming import FitState, Resumed, take_over
 from keras_preempt.training.save_content import Content
