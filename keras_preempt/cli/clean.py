@@ -80,28 +80,18 @@ def clean(directory: str, max_to_keep: int | None, keep_every: str | None, stopp
             return _NOT_DONE
         # A running job may have fallen back meanwhile: what it needs now is no longer superseded.
         still = set(Tidying(store, retention, below).removable())
-        return _removed(terminal, store, [folder for folder in going if folder in still], total)
-
-
-def _removed(terminal: Terminal, store: Store, folders: list[str], total: str) -> int:
-    done = 0
-    for folder in folders:
-        try:
-            remove(store, folder)
-        except CheckpointError as error:
-            raise CannotRemove(f"Removed {done} of {counted(len(folders), 'folder')}. {error}") from None
-        done += 1
-    terminal.line(
-        f"Removed {counted(done, 'folder')}, {total}."
-        if done
-        else "Others have removed everything meanwhile."
-    )
-    return _DONE
+        folders = [folder for folder in going if folder in still]
+        for done, folder in enumerate(folders):
+            try:
+                remove(store, folder)
+            except CheckpointError as error:
+                raise CannotRemove(f"Removed {done} of {counted(len(folders), 'folder')}. {error}") from None
+        what = f"Removed {counted(len(folders), 'folder')}, {total}."
+        terminal.line(what if folders else "Others have removed everything meanwhile.")
+        return _DONE
 
 
 class CannotRemove(click.ClickException):
-    """Not everything could be removed."""
-
     exit_code = _NOT_DONE
 
 

@@ -78,12 +78,7 @@ def cli() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns its exit code.
-
-    Args:
-        argv: Arguments without the name of the program; those of this process, which then exits right afterwards, if
-            None.
-    """
+    """Runs the command line; returns its exit code. By default that of this process, which exits right afterwards."""
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     open_standard_descriptors()
     try:
@@ -131,11 +126,9 @@ def open_standard_descriptors() -> None:
 
 @contextlib.contextmanager
 def cleaning_up_on_signals() -> Iterator[None]:
-    """Makes a signal that would kill this process an exit like any other, so that temporary directories are removed.
+    """Makes a signal n that would kill this process an exit with status 128 + n, which removes temporary directories.
 
-    The status is 128 + n. SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are meant; Python turns SIGINT into an exception itself.
-
-    Signals that are ignored (nohup) or have another handler are left alone.
+    Python turns SIGINT into an exception itself. Signals that are ignored (nohup) or have a handler are left alone.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

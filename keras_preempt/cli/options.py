@@ -54,21 +54,13 @@ directory_argument = click.argument("directory", metavar="DIR")
 def seconds_option(
     name: str, *, help: str, default: float | None = None, zero: bool = False
 ) -> Callable[[_Command], _Command]:
-    """Adds an option that is a number of seconds.
-
-    Args:
-        name: Its name, such as "--timeout".
-        help: What it says in the command's help.
-        default: Its value where it is not given.
-        zero: Whether it may be 0.
-    """
+    """Adds an option that is a number of seconds; `zero`: it may be 0."""
     seconds = click.FloatRange(min=0, min_open=not zero)
     shown = default is not None
     return click.option(name, type=seconds, default=default, show_default=shown, metavar="SECONDS", help=help)
 
 
 def json_option(help: str) -> Callable[[_Command], _Command]:
-    """Adds --json."""
     return click.option("--json", "as_json", is_flag=True, help=help)
 
 
@@ -80,7 +72,6 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
     name = "size"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Returns bytes."""
         if isinstance(value, int):
             return value
         found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", str(value).strip())
@@ -94,11 +85,6 @@ SIZE = _Size()
 
 
 def restart_policy(**fields: Any) -> RestartPolicy:
-    """Returns the policy with these fields.
-
-    Raises:
-        click.UsageError: A restart code is not a status that a process can exit with.
-    """
     try:
         return RestartPolicy(**fields)
     except ValueError as error:
@@ -106,11 +92,7 @@ def restart_policy(**fields: Any) -> RestartPolicy:
 
 
 def checked_command(workers: int, command: tuple[str, ...]) -> list[str]:
-    """Returns the command as a list.
-
-    Raises:
-        click.UsageError: There is less than one worker, no command, or a command or script that does not exist.
-    """
+    """Returns the command as a list; a usage error if it, its script, or a worker is missing."""
     if workers < 1:
         raise click.UsageError(f"Expected --workers of at least 1. Received: {workers}.")
     if not command:
@@ -154,11 +136,6 @@ class CannotRead(click.ClickException):
 
 
 def store_of(directory: str, staging_dir: str | None = None) -> Store:
-    """Returns the store of a directory.
-
-    Raises:
-        click.UsageError: It cannot be the name of a directory.
-    """
     try:
         return open_store(directory, staging_dir=staging_dir)
     except ValueError as error:
@@ -167,12 +144,7 @@ def store_of(directory: str, staging_dir: str | None = None) -> Store:
 
 @contextlib.contextmanager
 def opened_run(directory: str) -> Iterator[tuple[Store, dict[str, Any]]]:
-    """Opens the directory of a run, and yields its store and run.json; nothing is written.
-
-    Raises:
-        click.UsageError: It cannot be the name of a directory.
-        CannotRead: It is not the directory of a run, it cannot be read, or the block has raised a `CheckpointError`.
-    """
+    """Yields the store of a run's directory and its run.json; a `CheckpointError` also of the block is `CannotRead`."""
     with contextlib.closing(store_of(directory)) as store:
         try:
             yield store, read_run(store)

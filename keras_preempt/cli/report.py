@@ -6,9 +6,7 @@ import contextlib
 import gc
 import json
 import os
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -77,57 +75,43 @@ def report(
 
     \b
     Exit codes:
-      0  the report was made, also of a run that failed, goes on, or has told only a part
+      0  the report was made, also of a run that failed, goes on, or has reported only a part
       2  wrong usage, or FILE cannot be written
       3  DIR cannot be read, is not the directory of a run, or has no events
       4  with --watch: the run was not finished when the time was over, or when nobody read any more
     """  # noqa: D301 - click's own mark for text that it must not wrap
     if watch:
-        return _watch(directory, html_file, as_json, over, timeout)
+        if as_json or over:
+            option = "--json" if as_json else "--over"
+            raise click.UsageError(f"Expected --watch without {option}. Received: both. Leave one out.")
+        return _watch(directory, html_file, timeout)
     if timeout is not None:
-        raise click.UsageError("Expected --timeout together with --watch. Received: it alone. Add --watch.")
-    with _without_a_search_for_cycles():
-        account = _load(directory, over)
+        raise click.UsageError(
+            "Expected --timeout together with --watch. Received: --timeout alone. Add --watch."
+        )
+    collects = gc.isenabled()
+    gc.disable()  # Millions of objects without a cycle: to look for one takes as long as the report.
+    try:
+        with contextlib.closing(store_of(directory)) as store:
+            try:
+                account = load(store, over=over)
+            except CheckpointError as error:
+                raise CannotRead(str(error)) from None
         if html_file is not None:
             _write(html_file, page(account, directory))
         if as_json:
-            click.echo(_as_text(account_as_json(account, directory)))
+            _print_json(account, directory)
             return _MADE
         _print(Terminal(), account, directory)
+    finally:
+        if collects:
+            gc.enable()
     if html_file is not None:
         click.echo(f"The page is {os.path.abspath(html_file)}: open it in any browser.")
     return _MADE
 
 
-def _as_text(fields: Mapping[str, Any]) -> str:
-    """Returns JSON with one field, or one item of a list, on each line; with more lines it would take far longer."""
-    lines = []
-    for name, value in fields.items():
-        if isinstance(value, list) and value:
-            text = "[\n    " + ",\n    ".join(map(json.dumps, value)) + "\n  ]"
-        else:
-            text = json.dumps(value)
-        lines.append(f"  {json.dumps(name)}: {text}")
-    return "{\n" + ",\n".join(lines) + "\n}"
-
-
-@contextlib.contextmanager
-def _without_a_search_for_cycles() -> Iterator[None]:
-    """The account of a long run is millions of objects without a cycle; to look for one takes as long as the report."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _watch(directory: str, html_file: Path | None, as_json: bool, over: bool, timeout: float | None) -> int:
-    if as_json or over:
-        option = "--json" if as_json else "--over"
-        raise click.UsageError(f"Expected --watch without {option}. Received: both. Leave one out.")
-
+def _watch(directory: str, html_file: Path | None, timeout: float | None) -> int:
     def changed(account: Account) -> None:
         if html_file is not None:
             _write(html_file, page(account, directory))
@@ -144,14 +128,6 @@ def _watch(directory: str, html_file: Path | None, as_json: bool, over: bool, ti
     return _MADE if finished else _NOT_FINISHED
 
 
-def _load(directory: str, over: bool) -> Account:
-    with contextlib.closing(store_of(directory)) as store:
-        try:
-            return load(store, over=over)
-        except CheckpointError as error:
-            raise CannotRead(str(error)) from None
-
-
 def _write(file: Path, text: str) -> None:
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
@@ -163,6 +139,18 @@ def _write(file: Path, text: str) -> None:
             f"Expected a file to write the page to. Received: {str(file)!r} ({error.strerror}). Name one in a "
             "folder that exists and that you may write to."
         ) from None
+
+
+def _print_json(account: Account, directory: str) -> None:
+    """Prints one field, or one item of a list, on each line; with more lines it would take far longer."""
+    lines = []
+    for name, value in account_as_json(account, directory).items():
+        if not isinstance(value, list) or not value:
+            text = json.dumps(value)
+        else:
+            text = "[\n    " + ",\n    ".join(map(json.dumps, value)) + "\n  ]"
+        lines.append(f"  {json.dumps(name)}: {text}")
+    click.echo("{\n" + ",\n".join(lines) + "\n}")
 
 
 def _print(terminal: Terminal, account: Account, directory: str) -> None:

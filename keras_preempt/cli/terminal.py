@@ -20,19 +20,15 @@ from rich.text import Text
 
 _WORKER_COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "red")
 _PLAIN_WIDTH = 200  # columns of a table in a file or pipe, which has to fit on no screen
-
-
 _UNREADY = re.compile(r"I0000 \d\d:\d\d:\d+\.\d+|WARNING: All log messages before absl::InitializeLog")
+_PIECE = 512  # bytes; a pipe that is ready takes as many without blocking (POSIX's least PIPE_BUF)
+_HURRIED = 0.2  # seconds that a reader has to take a piece once the job was told to stop
 
 
 def is_silenced(line: str, level: str) -> bool:
-    """Whether TF_CPP_MIN_LOG_LEVEL silences a line that TensorFlow wrote all the same.
+    """Whether TF_CPP_MIN_LOG_LEVEL=`level` silences a line that TensorFlow wrote all the same.
 
     Its libraries log a few lines while they load, before they read that variable.
-
-    Args:
-        line: A line of a worker.
-        level: The value of the variable; 1 and above silence information.
     """
     return level in ("1", "2", "3") and _UNREADY.match(line) is not None
 
@@ -55,14 +51,11 @@ class Terminal:
 
     If the reader goes away (``keras-preempt report ... | head``), the output is dropped. So it is with any other output
     error of a job, such as a full disk or a terminal that is gone, which is then reported on standard error. Without a
-    job, the command exists for its output, and such an error ends it.
+    job, the command exists for its output, and such an error ends it: any method may raise `OutputLost`.
 
     Args:
         stream: The stream; None for standard output, which may be closed.
         job: Whether a job runs that is worth more than its output.
-
-    Raises:
-        OutputLost: Any of its methods may raise it; see above.
     """
 
     def __init__(self, stream: IO[str] | None = None, *, job: bool = False):
@@ -74,16 +67,10 @@ class Terminal:
         if self._stream is None or self._stream.closed:
             self._lose("it is closed")
         else:
-            with contextlib.suppress(
-                OSError, ValueError
-            ):  # A stream of a test, in memory, has no descriptor.
+            with contextlib.suppress(OSError, ValueError):  # A stream in memory has no descriptor.
                 self._output = Output(self._stream.fileno())
         self._console = Console(
-            file=_Rendered(self._stream),
-            highlight=False,
-            markup=False,
-            emoji=False,
-            soft_wrap=True,
+            file=_Rendered(self._stream), highlight=False, markup=False, emoji=False, soft_wrap=True
         )
         if not self._console.is_terminal:
             self._console.width = _PLAIN_WIDTH
@@ -102,7 +89,9 @@ class Terminal:
         """Writes a worker's line after its prefix; of a line that is rewritten in place, only the last state."""
         if is_silenced(line, os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0")):
             return
-        self._print(Text(f"[w{index}] ", style=_WORKER_COLOURS[index % len(_WORKER_COLOURS)]), _visible(line))
+        states = [state for state in line.split("\r") if state] or [""]
+        colour = _WORKER_COLOURS[index % len(_WORKER_COLOURS)]
+        self._print(Text(f"[w{index}] ", style=colour), states[-1])
 
     def say(self, line: str, style: str = "") -> None:
         """Writes a line of the launcher."""
@@ -116,11 +105,10 @@ class Terminal:
         self, title: str, columns: list[str], rows: list[list[str]], *, left: Collection[int] = ()
     ) -> None:
         """Writes a table; all columns but the first, and those at the positions `left`, are aligned to the right."""
-        decorated = self._console.is_terminal
         table = Table(
             title=title,
             title_justify="left",
-            box=SIMPLE if decorated else None,
+            box=SIMPLE if self._console.is_terminal else None,
             pad_edge=False,
             show_header=any(columns),
         )
@@ -134,19 +122,17 @@ class Terminal:
         if self._console.is_terminal:
             self._render(Text.assemble(prefix, Text.from_ansi(line, style=style) if line else ""))
         else:
-            self._write(f"{prefix.plain}{line}\n")
+            with self._lock:
+                self._write(f"{prefix.plain}{line}\n")
 
     def _render(self, what: RenderableType) -> None:
         with self._lock:
             with self._console.capture() as captured:
                 self._console.print(what)
-            self._write_locked(captured.get())
+            self._write(captured.get())
 
     def _write(self, text: str) -> None:
-        with self._lock:
-            self._write_locked(text)
-
-    def _write_locked(self, text: str) -> None:
+        """Called with the lock held."""
         if self._closed:
             return
         assert self._stream is not None
@@ -168,9 +154,12 @@ class Terminal:
             with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self._stream.fileno())
         if self._job:
-            _tell(
-                f"keras-preempt: Standard output is lost ({why}). The job goes on, and its output is dropped.\n"
-            )
+            message = f"Standard output is lost ({why}). The job goes on, and its output is dropped."
+            with contextlib.suppress(OSError, ValueError):
+                poll = select.poll()
+                poll.register(2, select.POLLOUT)
+                if poll.poll(0):  # Standard error takes it at once.
+                    os.write(2, f"keras-preempt: {message}\n".encode())
         elif not unread and self._stream is not None:
             raise OutputLost(f"Expected to write to standard output. Received: {why}.")
 
@@ -179,9 +168,6 @@ class _Rendered(io.StringIO):
     """Stands in for a stream where its console renders what is then written by `Output`.
 
     The console must not touch the stream itself: even when it only captures, it flushes, and a terminal may be gone.
-
-    Args:
-        stream: The stream; None for none.
     """
 
     def __init__(self, stream: IO[str] | None) -> None:
@@ -191,37 +177,15 @@ class _Rendered(io.StringIO):
             self._terminal = stream is not None and stream.isatty()
 
     def isatty(self) -> bool:
-        """Whether the stream is a terminal."""
         return self._terminal
 
 
-def _tell(text: str) -> None:
-    """Writes to standard error if that takes it at once."""
-    with contextlib.suppress(OSError, ValueError):
-        poll = select.poll()
-        poll.register(2, select.POLLOUT)
-        if poll.poll(0):
-            os.write(2, text.encode())
-
-
-def _visible(line: str) -> str:
-    shown = [piece for piece in line.split("\r") if piece]
-    return shown[-1] if shown else ""
-
-
-_PIECE = 512  # bytes; a pipe that is ready takes as many without blocking (POSIX's least PIPE_BUF)
-_HURRIED = 0.2  # seconds that a reader has to take a piece once the job was told to stop
-
-
 class Output:
-    """Writes to a descriptor as fast as its reader reads, until `hurry` is called.
+    """Writes to a descriptor, which may be non-blocking, as fast as its reader reads, until `hurry` is called.
 
     A slow reader, such as a pager, slows down the writer. That is right while a job trains, and fatal when it has to
     save: its workers would wait for ever in the middle of a line of output. After `hurry`, what cannot be written
     within a moment is dropped.
-
-    Args:
-        descriptor: An open file descriptor. It may be non-blocking.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -239,11 +203,7 @@ class Output:
             os.write(self._wake_writer, b"!")
 
     def write(self, data: bytes) -> None:
-        """Writes all of it, or drops the rest if that takes too long.
-
-        Raises:
-            OSError: There is no reader any more, the disk is full, the terminal is gone, and the like.
-        """
+        """Writes all of it, or drops the rest if that takes too long. `OSError`: such as a full disk, or no reader."""
         left = memoryview(data)
         while left and self._is_ready():
             with contextlib.suppress(BlockingIOError):
@@ -253,7 +213,7 @@ class Output:
     def is_broken(self) -> bool:
         """Whether the descriptor is a pipe without a reader, or a terminal that is gone."""
         poll = select.poll()
-        poll.register(self._descriptor, 0)  # Errors are told in any case.
+        poll.register(self._descriptor, 0)  # Errors are reported in any case.
         return bool(poll.poll(0))
 
     def _is_ready(self) -> bool:

@@ -6,6 +6,7 @@ On a terminal the picture is renewed in place; elsewhere a line is printed for e
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from rich.console import Console, Group, RenderableType
@@ -53,23 +54,18 @@ class Watch:
         self._store = store
         self._loader = Loader(store)
         self._name = one_line(directory)
-        self._ends_at = None if timeout is None else time.monotonic() + timeout
+        self._ends_at = float("inf") if timeout is None else time.monotonic() + timeout
         self._least, self._most = PATIENCE[store.is_local]
-        self._pause = self._least
         self._on_change = on_change
-        self._known: dict[str, str] = {}
+        self._shown: dict[str, str] = {}  # The words of each journal entry, by its key.
         self._seen = False
+        self._waits_for = ""
         self.account: Account | None = None
-        self.waits_for = ""
 
     def run(self, terminal: Terminal) -> bool:
         """Shows the run until it is finished, until the time is over, or until nobody reads what is printed.
 
-        Args:
-            terminal: Where lines go, if standard output is no terminal.
-
-        Returns:
-            Whether the run is finished.
+        Lines go to `terminal` if standard output is no terminal. Returns whether the run is finished.
 
         Raises:
             CannotRead: It cannot be looked at, or is something else.
@@ -89,23 +85,30 @@ class Watch:
     def _until_over(
         self, show: Callable[[list[str]], object], lost: Callable[[], bool] = lambda: False
     ) -> bool:
+        pause = self._least
         while True:
-            lines = self._look()
+            lines = self._news()
             show(lines)
             if self.account is not None and self.account.starts[-1].end is End.FINISHED:
                 return True
-            if lost():
+            left = self._ends_at - time.monotonic()
+            if lost() or left <= 0:
                 return False
-            self._pause = self._least if lines else min(2 * self._pause, self._most)
-            left = None if self._ends_at is None else self._ends_at - time.monotonic()
-            if left is not None and left <= 0:
-                return False
-            time.sleep(self._pause if left is None else min(self._pause, left))
+            pause = self._least if lines else min(2 * pause, self._most)
+            time.sleep(min(pause, left))
 
-    def _look(self) -> list[str]:
-        """Looks once; returns what is new, in lines."""
+    def _news(self) -> list[str]:
+        """Looks once; returns lines for what is new, and for ends that turned out to be different."""
+        waits_for = ""
         try:
-            waits_for = self._look_at_it()
+            try:
+                self.account = self._loader.load()
+            except NoEvents:
+                waits_for = "the run has no events yet"
+            except ForeignDirectory:
+                if not is_empty(self._store):
+                    raise
+                waits_for = "there is nothing yet"
             self._seen = True
         except StoreUnavailable as error:
             if not self._seen:
@@ -113,44 +116,24 @@ class Watch:
             waits_for = f"it cannot be read now, and is tried again: {one_line(str(error))}"
         except CheckpointError as error:
             raise CannotRead(str(error)) from None
-        new = []
-        if waits_for and waits_for != self.waits_for:
-            new.append(f"{self._name}: {waits_for}")
-        self.waits_for = waits_for
-        if not waits_for and self.account is not None:
-            news = self._news(self.account)
-            if news:
-                self._on_change(self.account)
-            new += news
-        return new
-
-    def _look_at_it(self) -> str:
-        """Updates the account; returns what is still waited for."""
-        try:
-            self.account = self._loader.load()
-        except NoEvents:
-            return "the run has told nothing yet"
-        except ForeignDirectory:
-            if is_empty(self._store):
-                return "there is nothing yet"
-            raise
-        return ""
-
-    def _news(self, account: Account) -> list[str]:
-        """Lines for what has happened since the last call, and for ends that turned out to be others."""
-        new = []
-        for entry in journal.entries(account):
-            known = self._known.get(entry.key)
+        lines = []
+        if waits_for and waits_for != self._waits_for:
+            lines.append(f"{self._name}: {waits_for}")
+        self._waits_for = waits_for
+        if waits_for or self.account is None:
+            return lines
+        for entry in journal.entries(self.account):
+            known = self._shown.get(entry.key)
             if known is None or (entry.what == "end" and known != entry.words):
-                self._known[entry.key] = entry.words
-                new.append(journal.line(entry, account))
-        return new
-
-    # -- On a terminal -----------------------------------------------------------------------------------
+                self._shown[entry.key] = entry.words
+                lines.append(journal.line(entry, self.account))
+        if lines:
+            self._on_change(self.account)
+        return lines
 
     def _picture(self, console: Console) -> RenderableType:
         account = self.account
-        waits = [Text(f"{self._name}: {self.waits_for}", "yellow")] if self.waits_for else []
+        waits = [Text(f"{self._name}: {self._waits_for}", "yellow")] if self._waits_for else []
         keys = Text("Ctrl-C ends the watching, not the run.", "dim")
         if account is None:
             return Group(*waits, keys)
@@ -165,9 +148,11 @@ class Watch:
             _doing(account, now),
             Text(""),
         ]
-        heard = max((entry.at for entry in entries), default=now)
+        last = max((entry.at for entry in entries), default=now)
         below = [
-            Text(f"Last event {length(max(0.0, now - heard))} ago; ordinary steps are not told. ", "dim")
+            Text(
+                f"Last event {length(max(0.0, now - last))} ago; steps between events are not shown. ", "dim"
+            )
             + keys
         ]
         taken = sum(len(console.render_lines(part)) for part in [*above, *below])
@@ -179,21 +164,18 @@ class Watch:
 def _doing(account: Account, now: float) -> Table:
     """What each worker does, or how it ended; of many workers, how many do the same."""
     table = Table(box=None, pad_edge=False, show_header=False)
-    lives = account.starts[-1].workers
-    if len(lives) > _MOST_WORKERS:
-        found: dict[str, int] = {}
-        for life in lives:
-            what = life.spans[-1].what if life.end is End.RUNNING else life.end.value
-            found[what] = found.get(what, 0) + 1
-        for what, count in found.items():
+    workers = account.starts[-1].workers
+    does = [each.spans[-1].what if each.end is End.RUNNING else each.end.value for each in workers]
+    if len(workers) > _MOST_WORKERS:
+        for what, count in Counter(does).items():
             table.add_row(counted(count, "worker"), what)
         return table
-    for life in lives:
-        if life.end is End.RUNNING:
-            span = life.spans[-1]
-            what, since = span.what, f"for {length(max(0.0, now - span.began))}"
+    for worker, what in zip(workers, does, strict=True):
+        if worker.end is End.RUNNING:
+            since = f"for {length(max(0.0, now - worker.spans[-1].began))}"
         else:
-            what, since = life.end.value, f"at {clock(life.ended, account.began)}"
-        done = "" if life.last_step is None else f"step {life.last_step:,}{'' if life.exact else ' or later'}"
-        table.add_row(f"w{life.member}", what, since, done, life.host or "")
+            since = f"at {clock(worker.ended, account.began)}"
+        later = "" if worker.exact else " or later"
+        done = "" if worker.last_step is None else f"step {worker.last_step:,}{later}"
+        table.add_row(f"w{worker.member}", what, since, done, worker.host or "")
     return table

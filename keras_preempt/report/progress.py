@@ -59,14 +59,8 @@ def progress(
     Yields:
         A function to call after each piece, with how much was done since the last call. A negative number takes back
         what has to be done again. Several threads may call it at once.
-
-    Example:
-        >>> with progress("Replaying the input", total=len(batches), unit="batches") as step:
-        ...     for batch in batches:
-        ...         draw(batch)
-        ...         step()
     """
-    shown = _Shown(task, total, unit, scale, clock, console or Console(file=sys.stderr))
+    shown = _Shown(task, total, unit, scale, clock, console)
     try:
         yield shown.step
     finally:
@@ -88,7 +82,8 @@ class InBackground:
     @contextmanager
     def transfer(self, task: str, total: int) -> Iterator[Step]:
         """Like `transfer`; called in the thread that works."""
-        shown = _Shown(task, total, "MiB", MIB, time.monotonic, Console(file=sys.stderr), hidden=True)
+        shown = _Shown(task, total, "MiB", MIB)
+        shown.hide()
         # Set before `_waited_for` is read, as `waited_for` sets that before it reads this: one of them sees the other.
         self._shown = shown
         if self._waited_for:
@@ -119,16 +114,14 @@ class _Shown:
         total: int,
         unit: str,
         scale: int,
-        clock: Callable[[], float],
-        console: Console,
-        *,
-        hidden: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        console: Console | None = None,
     ) -> None:
         self._task, self._total, self._unit, self._scale = task, total, unit, scale
-        self._clock, self._console = clock, console
+        self._clock, self._console = clock, console or Console(file=sys.stderr)
         self._digits = 1 if scale > 1 and total < 10 * scale else 0
         self._began = clock()
-        self._next = _NEVER if hidden else self._began + PATIENCE
+        self._next = self._began + PATIENCE
         self._ended = False
         self._done = 0
         self._bar: Progress | None = None
@@ -141,16 +134,22 @@ class _Shown:
             now = self._clock()
             if now < self._next:
                 return
+            done, total = (
+                f"{each / self._scale:.{self._digits}f}"
+                for each in (min(self._done, self._total), self._total)
+            )
+            so_far = f"{done} of {total} {self._unit}"
             if self._console.is_terminal:
                 self._next = now + REDRAW
-                self._draw()
+                self._draw(so_far)
                 return
             self._next = now + INTERVAL
             seconds = now - self._began
             left = seconds / self._done * (self._total - self._done) if self._done > 0 else 0.0
-            logger.info(
-                "%s: %s in %.0f s, about %.0f s left.", self._task, self._count, seconds, max(0.0, left)
-            )
+            logger.info("%s: %s in %.0f s, about %.0f s left.", self._task, so_far, seconds, max(0.0, left))
+
+    def hide(self) -> None:
+        self._next = _NEVER
 
     def reveal(self) -> None:
         """Shows what was hidden, if it is not over within a moment from now."""
@@ -158,23 +157,16 @@ class _Shown:
             if not self._ended:
                 self._next = self._clock() + PATIENCE
 
-    @property
-    def _count(self) -> str:
-        done, total = (
-            f"{count / self._scale:.{self._digits}f}" for count in (min(self._done, self._total), self._total)
-        )
-        return f"{done} of {total} {self._unit}"
-
-    def _draw(self) -> None:
+    def _draw(self, so_far: str) -> None:
         if self._bar is None:
             count = TextColumn("{task.fields[count]}")
             columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
             # Drawn where it is counted: a bar that draws itself needs a thread.
             self._bar = Progress(*columns, console=self._console, transient=True, auto_refresh=False)
             log.leave_bar(sys.stderr)
-            self._bar.add_task(self._task, total=self._total, count=self._count)
+            self._bar.add_task(self._task, total=self._total, count=so_far)
             self._bar.start()
-        self._bar.update(self._bar.task_ids[0], completed=self._done, count=self._count, refresh=True)
+        self._bar.update(self._bar.task_ids[0], completed=self._done, count=so_far, refresh=True)
 
     def end(self) -> None:
         with self._lock:

@@ -98,8 +98,6 @@ class Status:
 
     def write(self, member: int, incarnation: int, steps: Steps) -> None:
         """Writes the file for the launcher, if there is one; `incarnation` is 0 where starts are not counted."""
-        if not os.environ.get(environment.STATUS_DIR):
-            return
         timing = dict(self._seconds)
         if self._training_since is not None:
             whole = time.time() - self._training_since

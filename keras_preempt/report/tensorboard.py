@@ -7,6 +7,7 @@ training or a save: the point is left out, which is logged once, and the next on
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -121,18 +122,14 @@ class Points:
         from keras_preempt.report.accounting import account
 
         try:
-            store = open_store(self._directory)
-            try:
+            with contextlib.closing(open_store(self._directory)) as store:
                 records = events.read(store, lambda gap: None)
-            finally:
-                store.close()
             found = account(records, (), time.time(), this_process.is_alive)
-            taken = taken_steps(records, self._incarnation)
-            if at_the_end:
-                if step in taken or step == self._first_point:
-                    return
-            else:
-                self._first_point = step = free_step(taken, step)
+            taken = _taken_steps(records, self._incarnation)
+            if not at_the_end:
+                self._first_point = step = _free_step(taken, step)
+            elif step in taken or step == self._first_point:
+                return
             if found is not None:
                 self._write(step, {GOODPUT: found.goodput, LOST_STEPS: found.lost})
         except _FAILURES as error:
@@ -153,7 +150,7 @@ class Points:
             logger.warning("TensorBoard lacks points about this run (%s); training goes on.", error)
 
 
-def taken_steps(records: Sequence[Record], incarnation: int) -> set[int]:
+def _taken_steps(records: Sequence[Record], incarnation: int) -> set[int]:
     """Returns the steps at which starts before `incarnation` have written figures, if they had a TensorBoard.
 
     After a kill the same steps are run again, and two points at one step would be a vertical line in the picture.
@@ -164,13 +161,13 @@ def taken_steps(records: Sequence[Record], incarnation: int) -> set[int]:
         if record.get("member") != 0 or record["incarnation"] >= incarnation or not isinstance(step, int):
             continue
         if record["event"] == "first_step" and record["incarnation"] > 1:
-            taken.add(free_step(taken, step))
+            taken.add(_free_step(taken, step))
         elif record["event"] == "finish":
             taken.add(step)
     return taken
 
 
-def free_step(taken: set[int], step: int) -> int:
+def _free_step(taken: set[int], step: int) -> int:
     """Returns the first step from `step` on that is not taken."""
     while step in taken:
         step += 1
