@@ -63,9 +63,9 @@ def test_a_loss_outside_of_run_ends_the_program_with_its_status_too(
         "TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}'
     )
     loss = tf.errors.UnavailableError(None, None, "Socket closed")
-    assert exit_codes.status_of(loss) is None
+    assert exit_codes.exit_status_of(loss) is None
     PreemptionCheckpointHandler(None, checkpoint(), tmp_path).close()
-    assert exit_codes.status_of(loss) == EXIT_WORKER_LOST
+    assert exit_codes.exit_status_of(loss) == EXIT_WORKER_LOST
 
 
 @pytest.mark.parametrize(

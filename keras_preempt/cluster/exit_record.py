@@ -53,7 +53,7 @@ def record_exits(
             finally:
                 store.close()
         except (CheckpointError, OSError, ValueError) as error:
-            say(f"how the workers ended could not be noted in {directory}: {error}")
+            say(f"how the workers ended could not be recorded in {directory}: {error}")
 
 
 def recorded_steps(environment: Mapping[str, str | None], incarnation: int, member: int) -> int | None:

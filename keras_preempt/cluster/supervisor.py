@@ -249,8 +249,8 @@ class Supervisor:
         if incarnation.verdict.outcome is Outcome.PREEMPTED or killed:
             cause = incarnation.verdict.cause
             asked = cause is not None and cause.code in self._policy.restart_codes
-            # Who has never listened says it by itself, and is believed. But a shell says 143 for a process that SIGTERM
-            # has killed, and Compute Engine's status is the same.
+            # A worker that never listened chose this status itself, and is believed. But a shell reports 143 for a
+            # process that SIGTERM killed, which is also the status on Compute Engine.
             believed = not incarnation.listened and (cause is None or cause.code not in KILLED_BY_TERM)
             if cause is not None and asked and (incarnation.saved or believed):
                 return cause.code
@@ -273,7 +273,7 @@ class Supervisor:
         self._deliver()
 
     def _deliver(self) -> None:
-        """Hands signals on to the workers. Signals that come while workers are being started wait for all of them."""
+        """Passes signals on to the workers; those that arrive while workers start wait until all have started."""
         while self._cluster is not None and self._pending:
             received = self._pending.popleft()
             if received is signal.SIGINT and self._interrupts > 1:

@@ -51,7 +51,7 @@ def worker_environment(config: Mapping[str, Any]) -> dict[str, str]:
         Values by name, for `os.environ`, to be set before the strategy is made or ``initialize`` is called.
 
     Raises:
-        KeyError: That is no TF_CONFIG.
+        KeyError: It is not a TF_CONFIG.
 
     Example:
         >>> os.environ.update(worker_environment(tf_config_from_hosts(["a", "b"])))

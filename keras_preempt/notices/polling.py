@@ -136,11 +136,11 @@ class EarlyNotices(PollingSource):
         if (since := self._look(_EARLY_SECONDS)) is None:
             return 0.0 if self._left else None
         self._stopping.wait()  # After the end of the fit, nobody is told.
-        self._on_notice(early_notice(since))
+        self._on_notice(notice_before_fit(since))
         return None
 
 
-def early_notice(since: str) -> Notice:
+def notice_before_fit(since: str) -> Notice:
     """The notice of a signal that came before fit, at a time in words."""
     return Notice(EARLY, f"a termination signal at {since}, before fit", time.time())
 

@@ -19,7 +19,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from keras_preempt.process.threads import started
 
@@ -29,15 +28,8 @@ LAST_RESORT = 2.0
 """Seconds after the limit at which the system ends the process, where Python's threads cannot run any more."""
 
 
-@dataclass(frozen=True)
-class _Limit:
-    status: int
-    seconds: float
-    before: Callable[[], object]
-    process: int
-
-
-_limit: _Limit | None = None
+_limit: tuple[int, float, Callable[[], object]] | None = None
+_process = 0  # The one that has set the limit, which its forked children do not have.
 _begun = False
 
 
@@ -46,8 +38,8 @@ def limit_end(status: int, seconds: float, before: Callable[[], object] = lambda
 
     `before` is called before the process is ended at the limit; it must return at once.
     """
-    global _limit
-    _limit = _Limit(status, seconds, before, os.getpid())
+    global _limit, _process
+    _limit, _process = (status, seconds, before), os.getpid()
     # Python has one place for what comes before it waits for threads, which is where `concurrent.futures` waits for its
     # own. Without it the limit begins when all threads have ended, with the exit functions.
     register = getattr(threading, "_register_atexit", None)
@@ -67,32 +59,32 @@ def no_limit() -> None:
 def begin() -> None:
     """Python begins to end; further calls do nothing."""
     global _begun
-    limit = _limit
-    if limit is None or _begun or limit.process != os.getpid():
+    if _limit is None or _begun or _process != os.getpid():
         return
     _begun = True
-    started(_end_at, "keras_preempt-end-limit", limit)
+    started(_end_at, "keras_preempt-end-limit", *_limit)
+    status, seconds, _ = _limit
     with contextlib.suppress(Exception):  # Another system than the one whose structures these are.
-        _ended_by_the_system(limit.status, limit.seconds + LAST_RESORT)
+        _ended_by_the_system(status, seconds + LAST_RESORT)
 
 
-def _end_at(limit: _Limit) -> None:
-    time.sleep(limit.seconds)
+def _end_at(status: int, seconds: float, before: Callable[[], object]) -> None:
+    time.sleep(seconds)
     with contextlib.suppress(Exception):
-        limit.before()
+        before()
     names = [
         each.name for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()
     ]
     logger.error(
         "Python has not come to its end within %.0f s%s. This process ends now, with status %d.",
-        limit.seconds,
+        seconds,
         f"; it waits for {', '.join(names[:5])}" if names else "",
-        limit.status,
+        status,
     )
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # It may be closed, or any object of the program's.
             stream.flush()
-    os._exit(limit.status)
+    os._exit(status)
 
 
 # -- A timer of the system's, which needs no lock of Python's -----------------------------------------------

@@ -1,12 +1,11 @@
 """The exit statuses of a training process, and what it takes to end with them.
 
-Whoever starts a process reads nothing but that number. Python's own is 1 for every error that nobody catches, so where
-it has to say more, the error carries the status, and the hook that Python calls for an error that leaves the program
-ends the process with it, once the traceback is shown.
+A launcher sees nothing but that number. Python's own is 1 for every uncaught exception. Where it has to say more, the
+exception carries the status, and `sys.excepthook` ends the process with it, once the traceback is shown.
 
-At its end Python flushes standard output and error. Where that fails (a full disk, a pipe whose reader is gone) it ends
-with 120, whatever the program has said. The status that tells a preemption from an error is worth more than lines that
-nobody can read, so a stream that cannot be written any more is redirected to /dev/null.
+When it ends, Python flushes standard output and error. Where that fails (a full disk, a pipe whose reader is gone) it
+ends with 120, whatever the program's status. The status that tells a preemption from an error is worth more than lines
+that nobody can read, so a stream that can no longer be written to is redirected to /dev/null.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ EXIT_RESTART_TPU = 42
 """What TensorFlow's own handler exits with on a TPU coordinator, once the workers are gone."""
 
 RESTART_CODES = (EXIT_RESTART, EXIT_RESTART_GCE, EXIT_RESTART_TPU)
-"""Those that ask for a restart, whatever else there is. `EXIT_WORKER_LOST` does where a checkpoint is."""
+"""Those that always ask for a restart. `EXIT_WORKER_LOST` does so if there is a checkpoint."""
 
 
 def signal_name(number: int) -> str:
@@ -83,7 +82,7 @@ def _install() -> None:
         sys.excepthook = _ExitStatus(sys.excepthook)
 
 
-def status_of(error: BaseException | None) -> int | None:
+def exit_status_of(error: BaseException | None) -> int | None:
     """The exit status of an error: its own, or that of an error that it was raised from or while handling."""
     chain: list[BaseException] = []
     while error is not None and not any(error is each for each in chain):
@@ -114,7 +113,7 @@ class _ExitStatus:
         if getattr(error, _QUIET, False):
             keep_exit_status()
             return
-        status = status_of(error)
+        status = exit_status_of(error)
         if status is None:
             self._earlier(kind, error, traceback)
             return

@@ -1,4 +1,4 @@
-"""Where the log lines of this package go when the program has not said."""
+"""Where the log lines of this package go unless the program configures logging."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ logger = logging.getLogger("keras_preempt")
 
 
 def show() -> None:
-    """Shows log lines on standard error, unless the program has set up logging itself.
+    """Shows log lines on standard error, unless the program has configured logging.
 
-    What happens to a run (which checkpoint it continues from, why it ends) must be seen without any set-up. And one of
-    the program's handlers that raises must not end a save, or the thread that listens for notices.
+    What happens to a run (which checkpoint it continues from, why it ends) must be visible by default. And a handler of
+    the program's that raises must not end a save, or the thread that listens for notices.
     """
     if not isinstance(logger.handle, _Guarded):
         logger.handle = _Guarded(logger.handle)  # type: ignore[method-assign]
-    if logger.level != logging.NOTSET or (logger.hasHandlers() and not _set_up_in_passing()):
+    if logger.level != logging.NOTSET or (logger.hasHandlers() and not _configured_by_accident()):
         return
     handler = _Lines()
     handler.setFormatter(logging.Formatter("keras_preempt: %(message)s"))
@@ -34,15 +34,15 @@ class _Guarded:
 
     def __init__(self, handle: Callable[[logging.LogRecord], None]) -> None:
         self._handle = handle
-        self._told = False
+        self._reported = False
 
     def __call__(self, record: logging.LogRecord) -> None:
         try:
             self._handle(record)
         except Exception as error:
-            if self._told:
+            if self._reported:
                 return
-            self._told = True
+            self._reported = True
             with contextlib.suppress(Exception):  # There may be no standard error either.
                 sys.stderr.write(
                     f"keras_preempt: a logging handler of this program has failed ({type(error).__name__}: {error}). "
@@ -89,16 +89,16 @@ def _same_place(one: TextIO, other: TextIO) -> bool:
 
 
 def _once(record: logging.LogRecord) -> bool:
-    """Whether to show a line here: not if the program has set up logging since, which then shows it."""
+    """Whether to show a line here: not if the program has configured logging since, which then shows it."""
     if not logging.getLogger().handlers:
         return True
-    if _set_up_in_passing():
+    if _configured_by_accident():
         logger.propagate = False  # For this record too: the logger looks at this after its own handlers.
     return not logger.propagate
 
 
-def _set_up_in_passing() -> bool:
-    """Whether logging is as a call of `logging.info`, or absl, leaves it; TensorFlow may do either in passing."""
+def _configured_by_accident() -> bool:
+    """Whether logging is configured only as a side effect of `logging.info` or absl; TensorFlow may call either."""
     root = logging.getLogger()
     only = root.handlers[0] if len(root.handlers) == 1 else None
     if only is None or type(only).__module__.startswith("absl."):

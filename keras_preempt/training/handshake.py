@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from keras_preempt.agreement.coordinator import CoordinationLost, CoordinationTimeout, Coordinator
 from keras_preempt.agreement.messages import Failure, key
 from keras_preempt.checkpoint.errors import CheckpointError, why_unusable
-from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_with, status_of
+from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exit_status_of, exits_with
 
 START_TIMEOUT = 600.0
 """Seconds that one worker waits for another at the start: building a model and reading a checkpoint can take minutes
@@ -77,7 +77,7 @@ class Handshake:
             try:
                 self.coordinator.put_if_absent(f"{self._prefix}/{name}", failure.encode())
             except CoordinationLost:
-                if status_of(error) is None:
+                if exit_status_of(error) is None:
                     raise
                 # Else the error already says that a worker is gone, and how that is known.
             raise

@@ -16,7 +16,7 @@ from keras_preempt.notices.coordination_key import CoordinationKeyNotices, annou
 from keras_preempt.notices.detection import KnownOnce
 from keras_preempt.notices.interrupt import Interrupts
 from keras_preempt.notices.platform import CLOUDS
-from keras_preempt.notices.polling import EarlyNotices, PolledNotices, early_notice
+from keras_preempt.notices.polling import EarlyNotices, PolledNotices, notice_before_fit
 from keras_preempt.notices.signals import SignalNotices
 from keras_preempt.notices.termination import Termination, TerminationConfig, complete
 from keras_preempt.report.status import listens
@@ -63,7 +63,7 @@ class NoticeSources:
                 "termination signal will NOT be heard. Call fit from the main thread."
             )
         if (since := backend().early_notice()) is not None:
-            runtime.notify(early_notice(since))
+            runtime.notify(notice_before_fit(since))
         elif not backend().hears_by_key:
             self._start(EarlyNotices(backend().early_notice, runtime.notify))
         if clustered and backend().hears_by_key:

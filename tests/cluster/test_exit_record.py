@@ -92,7 +92,7 @@ def test_a_record_that_cannot_be_written_is_one_line_and_no_error(status_dir: Pa
     said: list[str] = []
     record_exits(status_dir, [WorkerExit(0, 0, time.monotonic())], said.append)
     (line,) = said
-    assert "how the workers ended could not be noted in" in line
+    assert "how the workers ended could not be recorded in" in line
     assert name in line
 
 

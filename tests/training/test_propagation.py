@@ -12,7 +12,7 @@ from keras_preempt.agreement.coordinator import ABORTED, CoordinationLost, Local
 from keras_preempt.agreement.messages import Failure
 from keras_preempt.backend.place import RemoteWorkers
 from keras_preempt.backend.tensorflow.errors import WorkerLost
-from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, status_of
+from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exit_status_of
 from keras_preempt.training.propagation import LONGEST_TEXT, Origin, Propagation, failure_of, gist, rebuild
 from tests.agreement.memory_coordinator import MemoryCoordinator, MemoryService
 
@@ -118,7 +118,7 @@ def test_the_loss_of_a_worker_is_not_an_error_of_the_program(caplog: pytest.LogC
     raised = propagation.settle(error)
     assert isinstance(raised, WorkerLost)
     assert raised.message == "Socket closed"
-    assert status_of(raised) == EXIT_WORKER_LOST
+    assert exit_status_of(raised) == EXIT_WORKER_LOST
     assert propagation.origin is Origin.LOST
     assert "neither a preemption" in caplog.text
     assert propagation.settle(raised) is raised  # On its way out it may pass here again.

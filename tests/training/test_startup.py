@@ -14,7 +14,7 @@ from keras_preempt.agreement.coordinator import CoordinationLost, Coordinator
 from keras_preempt.checkpoint.errors import CheckpointError, StoreUnavailable
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Moved, uncounted
-from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, status_of
+from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exit_status_of
 from keras_preempt.training import handshake, startup
 from keras_preempt.training.handshake import StartError, WorkerMissing
 from keras_preempt.training.startup import Start, Startup
@@ -219,7 +219,7 @@ def test_a_model_that_one_worker_cannot_build_or_a_directory_that_it_cannot_writ
     broken = mock.Mock(side_effect=ValueError("no such layer"))
     outcomes = begin_all([LocalStore(tmp_path / "run")] * 3, identities={unlucky: broken})
     of_one(unlucky, "no such layer", ValueError, outcomes)
-    assert [status_of(outcome) for outcome in outcomes] == [None] * 3
+    assert [exit_status_of(outcome) for outcome in outcomes] == [None] * 3
 
     stores = [LocalStore(tmp_path / "run") for _ in range(3)]
     vars(stores[unlucky])["prepare"] = mock.Mock(side_effect=StoreUnavailable("403 no permission to create"))
@@ -231,7 +231,7 @@ def test_a_model_that_one_worker_cannot_build_or_a_directory_that_it_cannot_writ
 def test_a_worker_that_never_begins_its_fit_is_named_by_the_others(tmp_path: Path, absent: int) -> None:
     for outcome in begin_all([LocalStore(tmp_path / "run")] * 3, absent=(absent,)):
         assert isinstance(outcome, WorkerMissing)
-        assert status_of(outcome) == EXIT_WORKER_LOST  # Also of one who has only heard of it.
+        assert exit_status_of(outcome) == EXIT_WORKER_LOST  # Also of one who has only heard of it.
         assert f"worker {absent} to begin" in str(outcome)
 
 
@@ -261,7 +261,7 @@ def test_a_worker_that_loses_the_one_that_hosts_the_service_has_a_status_of_its_
     for coordinator in service.coordinators():
         with pytest.raises(CoordinationLost) as left:
             Described(store, coordinator, lambda: IDENTITY).agree()
-        assert status_of(left.value) == EXIT_WORKER_LOST
+        assert exit_status_of(left.value) == EXIT_WORKER_LOST
 
 
 @pytest.mark.parametrize(
