@@ -13,7 +13,7 @@ import json
 from dataclasses import asdict, dataclass
 from enum import Enum
 
-from keras_preempt.checkpoint.fields import Fields, loads
+from keras_preempt.process.json_fields import Fields, loads
 
 PHASES = ("train", "validation", "epoch", "end")
 

@@ -19,16 +19,17 @@ from typing import Any
 import google_crc32c
 
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound, TooLarge, UnsupportedFormat
-from keras_preempt.checkpoint.fields import (
+from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.process.json_fields import (
     DEEPEST,
     MOST_DIGITS,
     MOST_VALUES,
+    Fields,
     check_depth,
     check_values,
+    integer,
     loads,
-    shown,
 )
-from keras_preempt.checkpoint.storage.store import Store
 
 FORMAT = 1
 """The format of claims, identities, and of manifests and part lists that need no newer one: so older releases go on
@@ -47,14 +48,10 @@ _SUM_MARK = b',"crc32c":'
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
-    """Returns the bytes of a document.
+    """Returns the bytes of a document, given its fields: among them `format`, and not `crc32c`.
 
-    Args:
-        body: Its fields, all of JSON's types, among them `format`; no field `crc32c`.
-
-    Raises:
-        TypeError: A value is not of a type that JSON has, or is nested too deep; the message says where it is.
-        ValueError: The document would be too large to be read back.
+    Raises `TypeError` if a value is not of a type that JSON has, or is nested too deep, and `ValueError` if the
+    document would be too large to be read back.
     """
     if "format" not in body or "crc32c" in body:
         raise ValueError(
@@ -83,23 +80,19 @@ def as_read(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def decode(data: bytes, file: str, newest: int = FORMAT) -> dict[str, Any]:
-    """Returns the fields of a document without its `crc32c`.
+    """Returns the fields of a document without its `crc32c`; `file` is its name, for messages.
 
-    Args:
-        data: Its bytes.
-        file: Its name, for messages.
-        newest: The newest format that can be read.
-
-    Raises:
-        UnsupportedFormat: It was written in a newer format.
-        CorruptCheckpoint: It is not what was written.
+    Raises `UnsupportedFormat` if its format is newer than `newest`, and `CorruptCheckpoint` if it was not written so.
     """
     try:
         fields = loads(data, encoding="ascii")
         if not isinstance(fields, dict):
             raise CorruptCheckpoint(file, "no JSON object")
         # First, since a newer format may do everything else differently.
-        _check_format(fields.get("format"), file, newest)
+        if (version := integer(found := fields.get("format"), 1, _NEWEST_FORMAT)) is None:
+            raise CorruptCheckpoint(file, f"no format version ({_shown(found)})")
+        if version > newest:
+            raise UnsupportedFormat(file, version, newest)
         head, comma, _ = data.rpartition(_SUM_MARK)
         if not comma or data[len(head) :] != _end(head):
             raise CorruptCheckpoint(file, "a document that was changed after it was written")
@@ -113,25 +106,35 @@ def decode(data: bytes, file: str, newest: int = FORMAT) -> dict[str, Any]:
 
 
 def read(store: Store, name: str, newest: int = FORMAT) -> dict[str, Any]:
-    """Returns the fields of a stored document; `newest` as in `decode`.
-
-    Raises:
-        NotFound: There is no such document.
-        UnsupportedFormat: It was written in a newer format.
-        CorruptCheckpoint: It is not what was written, or too large to be a document.
-    """
+    """Returns the fields of a stored document; raises `NotFound`, or an error of `decode`."""
     try:
         return decode(store.read(name, limit=LARGEST), name, newest)
     except TooLarge as error:
         raise CorruptCheckpoint(name, f"{error.size} bytes, more than a document may have") from error
 
 
+def of_file(value: object, file: str) -> Fields:
+    """Returns the fields of an object that came from a stored file, which raise `CorruptCheckpoint`."""
+
+    def corrupt(expected: str, received: object) -> CorruptCheckpoint:
+        return CorruptCheckpoint(
+            file, f"an unexpected structure: expected {expected}, received {_shown(received)}"
+        )
+
+    return Fields(value, corrupt)
+
+
+def _shown(value: object) -> str:
+    """Returns a value for a message, cut short; of lists and objects only the type, as they may be large."""
+    return (
+        f"{value!r:.200}" if isinstance(value, (str, int, float)) or value is None else type(value).__name__
+    )
+
+
 def read_listed(store: Store, name: str, *, size: int, crc32c: int, newest: int = FORMAT) -> dict[str, Any]:
     """Returns the fields of a document that another one lists with its size in bytes and its sum.
 
-    Raises:
-        UnsupportedFormat: It was written in a newer format.
-        CorruptCheckpoint: It is missing or not what was written.
+    Raises the errors of `decode`; a document that is missing is corrupt too.
     """
     if size > LARGEST:
         raise CorruptCheckpoint(name, f"a listed size of {size} bytes, more than a document may have")
@@ -146,13 +149,6 @@ def read_listed(store: Store, name: str, *, size: int, crc32c: int, newest: int 
     if google_crc32c.value(data) != crc32c:
         raise CorruptCheckpoint(name, "another crc32c than when it was written")
     return decode(data, name, newest)
-
-
-def _check_format(version: object, file: str, newest: int) -> None:
-    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= _NEWEST_FORMAT:
-        raise CorruptCheckpoint(file, f"no format version ({shown(version)})")
-    if version > newest:
-        raise UnsupportedFormat(file, version, newest)
 
 
 def _end(head: bytes) -> bytes:
@@ -217,5 +213,5 @@ def _restored(value: Any, depth: int) -> Any:
     return content
 
 
-def _is_marked(value: dict[str, Any]) -> bool:
+def _is_marked(value: Mapping[str, Any]) -> bool:
     return len(value) == 1 and next(iter(value)).startswith("$")

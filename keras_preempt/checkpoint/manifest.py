@@ -11,12 +11,12 @@ from typing import Any
 
 from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.boxes import Box
-from keras_preempt.checkpoint.documents import SHARDED_FORMAT
+from keras_preempt.checkpoint.documents import SHARDED_FORMAT, of_file
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
-from keras_preempt.checkpoint.fields import Fields, of_file
 from keras_preempt.checkpoint.layout import parse_attempt, part_file
 from keras_preempt.checkpoint.partition import Slice
 from keras_preempt.checkpoint.storage.store import check_name
+from keras_preempt.process.json_fields import Fields
 
 _LARGEST_SUM = 2**32 - 1
 _MOST_MEMBERS = 10**9

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from keras_preempt.checkpoint.box_assembly import Wanted
+from keras_preempt.checkpoint.documents import of_file
 from keras_preempt.checkpoint.errors import CheckpointError, one_line
-from keras_preempt.checkpoint.fields import of_file
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Own, Reading
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
 from keras_preempt.process.words import counted

@@ -18,10 +18,10 @@ import numpy as np
 
 from keras_preempt.checkpoint.checked_file import PIECE, Bytes, CheckedFile, extended
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
-from keras_preempt.checkpoint.fields import loads
 from keras_preempt.checkpoint.manifest import FileEntry
 from keras_preempt.checkpoint.partition import TensorSpec, code_of, dtype_of, elements, name_of_code
 from keras_preempt.checkpoint.storage.store import Moved, Store, uncounted
+from keras_preempt.process.json_fields import loads
 
 LARGEST_HEADER = 100_000_000
 """Bytes; the limit of the safetensors library too."""

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras_preempt.checkpoint.fields import number
+from keras_preempt.process.json_fields import number
 from keras_preempt.report.event import LATEST, process_began, seconds, whole, words
 
 _MOMENTS = ("time", "started_at", "began_at", "read_at", "ready_at", "received_at", "deadline")

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 from keras_preempt.checkpoint.errors import one_line
-from keras_preempt.checkpoint.fields import integer, number
 from keras_preempt.checkpoint.layout import step_of
+from keras_preempt.process.json_fields import integer, number
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 from keras_preempt.agreement.alignment import Position
 from keras_preempt.checkpoint.documents import FORMAT
 from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable, TooLarge, UnsupportedFormat, one_line
-from keras_preempt.checkpoint.fields import loads
 from keras_preempt.checkpoint.layout import EVENTS
 from keras_preempt.checkpoint.storage.store import LineSink, Store
 from keras_preempt.process import this_process
+from keras_preempt.process.json_fields import loads
 from keras_preempt.process.words import counted
 from keras_preempt.report.clocks import in_order
 from keras_preempt.report.event import SCHEMA, Event, seconds

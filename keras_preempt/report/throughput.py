@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from keras_preempt.checkpoint.fields import integer, number
+from keras_preempt.process.json_fields import integer, number
 from keras_preempt.report.event import LATEST, Record, seconds, whole
 
 _MOST_PASSED = 1 << 12

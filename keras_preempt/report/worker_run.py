@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from keras_preempt.checkpoint.errors import one_line
-from keras_preempt.checkpoint.fields import integer
 from keras_preempt.checkpoint.layout import step_of
 from keras_preempt.process.exit_codes import EXIT_INTERRUPTED, signal_name
+from keras_preempt.process.json_fields import integer
 from keras_preempt.report.event import Record, process_began, seconds, whole, words
 from keras_preempt.report.throughput import Sample, samples
 

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 
 from keras_preempt.agreement.member import ROUNDS_PER_REASON
 from keras_preempt.checkpoint import documents
+from keras_preempt.checkpoint.documents import of_file
 from keras_preempt.checkpoint.errors import (
     AlreadyExists,
     CheckpointError,
@@ -24,7 +25,6 @@ from keras_preempt.checkpoint.errors import (
     StoreUnavailable,
     one_line,
 )
-from keras_preempt.checkpoint.fields import of_file
 from keras_preempt.checkpoint.layout import SAVE_REQUEST
 from keras_preempt.checkpoint.retention import seconds_of
 from keras_preempt.checkpoint.storage.store import Store

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from keras_preempt.agreement.messages import PHASES
-from keras_preempt.checkpoint.fields import of_file
+from keras_preempt.checkpoint.documents import of_file
 from keras_preempt.checkpoint.layout import MANIFEST, part_file
 from keras_preempt.checkpoint.other_workers import LoadedFromOthers
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_preempt.checkpoint import documents, fields
+from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.documents import FORMAT, decode, encode
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, UnsupportedFormat, one_line
 from keras_preempt.checkpoint.partition import dtype_of, elements
 from keras_preempt.checkpoint.tensors import parse_header
+from keras_preempt.process import json_fields
 from tests.checkpoint.fuzz_campaign import check_refusal
 from tests.checkpoint.fuzz_mutations import NUMBERS, TEXTS
 from tests.checkpoint.fuzz_targets import seal_text
@@ -109,7 +110,7 @@ def header(**tensors: tuple[str, list[int], list[int]]) -> bytes:
         (b'{"a":{"dtype":"U8","shape":[' + b"9" * 5000 + b'],"data_offsets":[0,4]}}', "digits"),
         (b'{"a":NaN}', "NaN"),
         (b"[" * 100_000, "deep"),
-        (b"[" + b"0," * fields.MOST_VALUES + b"0]", "values"),
+        (b"[" + b"0," * json_fields.MOST_VALUES + b"0]", "values"),
         (b"\xff\xfe{\0}\0", "no readable header"),
         (b"[]", "no object"),
         (b"", "no readable header"),
@@ -175,7 +176,7 @@ def test_what_is_written_can_be_read_back_or_is_not_written() -> None:
 @pytest.mark.parametrize(
     ("module", "limit", "fits", "why"),
     [
-        (fields, "MOST_VALUES", [0] * 990, r".* values\. Received: more than 1000 values"),
+        (json_fields, "MOST_VALUES", [0] * 990, r".* values\. Received: more than 1000 values"),
         (documents, "LARGEST", "x" * 900, r"1000 bytes .* Received: 1\d\d\d bytes"),
     ],
 )

@@ -40,11 +40,11 @@ _chance = random.SystemRandom()  # Python's global generator belongs to the trai
 Timeouts = tuple[float, float]
 """Seconds for connecting and for waiting for an answer, as `requests` takes them."""
 
-_try_under_way: ContextVar[Timeouts | None] = ContextVar("_try_under_way", default=None)
+Retry = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""What the client library takes for a retry policy: it wraps a function that makes a request."""
 
-
-def _no_deadline() -> float | None:
-    return None
+timeouts_of_this_try: ContextVar[Timeouts | None] = ContextVar("timeouts_of_this_try", default=None)
+"""The longest timeouts of a request that this thread makes now; None if no budget says."""
 
 
 class Budget:
@@ -61,7 +61,7 @@ class Budget:
     def __init__(
         self,
         seconds: float,
-        deadline: Callable[[], float | None] = _no_deadline,
+        deadline: Callable[[], float | None] = lambda: None,
         *,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], object] = time.sleep,
@@ -75,7 +75,7 @@ class Budget:
         self._end = begun + seconds
 
     @classmethod
-    def for_transfer(cls, size: int, deadline: Callable[[], float | None] = _no_deadline) -> Budget:
+    def for_transfer(cls, size: int, deadline: Callable[[], float | None] = lambda: None) -> Budget:
         """Returns the budget of a call that moves `size` bytes."""
         return cls(METADATA_SECONDS + size / SLOWEST_TRANSFER, deadline)
 
@@ -110,136 +110,86 @@ class Budget:
             return min(max(_CONNECT, 4 * payload / SLOWEST_TRANSFER), left / 2), min(_READ, left / 3)
         return min(_CONNECT, left / 3), min(_READ, left / 3)
 
+    def pauses(self, payload: int = 0) -> Iterator[bool]:
+        """Waits before each further try of a request with so many bytes, and yields True; ends when there is no time.
+
+        The pauses are random, growing, and cut where the last try has to begin.
+        """
+        longest, is_cut = _FIRST_DELAY, False
+        while not is_cut and (left := self.left) >= _SHORTEST_TRY:
+            delay = _chance.uniform(0.0, min(longest, _LONGEST_DELAY))
+            room = max(left - _SHORTEST_TRY - payload / _ONE_STREAM, 0.0)
+            is_cut = delay > room
+            self._wait(min(delay, room))
+            yield True
+            longest = min(2 * longest, _LONGEST_DELAY)
+
     def retry(
         self,
         payload: int = 0,
         on_failure: Callable[[Exception], object] = lambda error: None,
         *,
-        told: type = object,
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Returns what the client library takes for a retry policy.
+        expected: type = object,
+    ) -> Retry:
+        """Returns a retry policy of which all requests of a call share what is left.
 
-        The library wraps each request of an upload separately. A policy of its own would restart its time
-        with every chunk; this one gives each request what is left for all. Which failures are worth another
-        try, the library decides.
+        The library wraps each request of an upload separately, and a policy of its own would restart its time with
+        every chunk. Which failures are worth another try, the library decides.
 
         Args:
             payload: Bytes that a request sends.
             on_failure: Told of each failure that another try may follow.
-            told: What a request returns; anything else has been answered by somebody else, and is tried again.
+            expected: What a request returns; anything else comes from somebody else, and it is tried again.
         """
 
         def within_budget(request: Callable[..., Any]) -> Callable[..., Any]:
-            pauses = _Pauses(self, payload)
+            pauses = self.pauses(payload)
 
             def before_another_try(error: Exception) -> None:
                 on_failure(error)
-                if not pauses.pause():
+                if not next(pauses, False):
                     raise error
+
+            def attempt(*arguments: Any, **options: Any) -> Any:
+                # Those timeouts that the library knows were right for the first try.
+                token = timeouts_of_this_try.set(self.timeout(payload))
+                try:
+                    return _answer_of(lambda: request(*arguments, **options), expected)
+                finally:
+                    timeouts_of_this_try.reset(token)
 
             # The library neither sleeps nor gives up: both is done here.
             policy = DEFAULT_RETRY.with_timeout(None).with_delay(initial=0.0, maximum=0.0)
-            attempt = _as_the_library_has_it(_read_to_its_end(self._timed(request, payload)), told)
             wrapped: Callable[..., Any] = policy(attempt, on_error=before_another_try)
             return wrapped
 
         return within_budget
 
-    def retry_each(self) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def retry_each(self) -> Retry:
         """Returns a policy like that of `retry`, which gives each request of a series all the time of a call."""
-
-        def renewed(request: Callable[..., Any]) -> Callable[..., Any]:
-            return Budget(self._seconds, self._deadline, clock=self._clock, wait=self._wait).retry(told=dict)(
-                request
-            )
-
-        return renewed
-
-    def pauses(self) -> _Pauses:
-        """Returns the pauses between several tries of something."""
-        return _Pauses(self, 0)
-
-    def _timed(self, request: Callable[..., Any], payload: int) -> Callable[..., Any]:
-        """Gives each try timeouts of its own: those that the library knows were right for the first."""
-
-        def attempt(*arguments: Any, **options: Any) -> Any:
-            token = _try_under_way.set(self.timeout(payload))
-            try:
-                return request(*arguments, **options)
-            finally:
-                _try_under_way.reset(token)
-
-        return attempt
+        return lambda request: Budget(
+            self._seconds, self._deadline, clock=self._clock, wait=self._wait
+        ).retry(expected=dict)(request)
 
 
-def timeouts_of_this_try() -> Timeouts | None:
-    """The longest timeouts of a request that this thread makes now; None if no budget says."""
-    return _try_under_way.get()
-
-
-class _Pauses:
-    """The pauses between the tries of one request: random, growing, and cut where the last try has to begin."""
-
-    def __init__(self, budget: Budget, payload: int) -> None:
-        self._budget = budget
-        self._last_try = _SHORTEST_TRY + payload / _ONE_STREAM
-        self._delays = _delays()
-        self._cut = False
-
-    def pause(self) -> bool:
-        """Waits until another try is due; returns False, at once, if there is no time for one."""
-        left = self._budget.left
-        if self._cut or left < _SHORTEST_TRY:
-            return False
-        delay, longest = next(self._delays), max(left - self._last_try, 0.0)
-        self._cut = delay > longest
-        self._budget._wait(min(delay, longest))
-        return True
-
-
-def _delays() -> Iterator[float]:
-    longest = _FIRST_DELAY
-    while True:
-        yield _chance.uniform(0.0, min(longest, _LONGEST_DELAY))
-        longest = min(2 * longest, _LONGEST_DELAY)
-
-
-def _read_to_its_end(request: Callable[..., Any]) -> Callable[..., Any]:
-    """Frees the connection of an answer that is an error, which the client leaves open for ever on a download."""
-
-    def attempt(*arguments: Any, **options: Any) -> Any:
-        try:
-            return request(*arguments, **options)
-        except InvalidResponse as error:
-            try:
-                error.response.content  # noqa: B018 (the attribute reads it)
-            except requests.RequestException:
-                error.response.close()
-            raise
-
-    return attempt
-
-
-def _as_the_library_has_it(request: Callable[..., Any], told: type) -> Callable[..., Any]:
+def _answer_of(request: Callable[[], Any], expected: type) -> Any:
     """Makes failures that pass, and that the library takes for final, those of a connection, which it tries again."""
-
-    def attempt(*arguments: Any, **options: Any) -> Any:
-        try:
-            answer = request(*arguments, **options)
-        except requests.JSONDecodeError as error:
-            raise OddAnswer.of(error) from error
-        except InvalidResponse as error:
-            if 200 <= error.response.status_code < 300:  # Success, and not of what was asked for.
-                raise OddAnswer(
-                    f"an answer {error.response.status_code} without what was asked for"
-                ) from error
-            raise
-        except GoogleAuthError as error:
-            if token_may_come(error):
-                raise NoTokenYet(str(error)) from error
-            raise
-        if not isinstance(answer, told):
-            raise OddAnswer(f"an answer without what was asked for: {answer!r:.60}")
-        return answer
-
-    return attempt
+    try:
+        answer = request()
+    except requests.JSONDecodeError as error:
+        raise OddAnswer.of(error) from error
+    except InvalidResponse as error:
+        try:  # Reading it frees the connection, which the client leaves open for ever on a download.
+            error.response.content  # noqa: B018 (the attribute reads it)
+        except requests.RequestException:
+            error.response.close()
+        if 200 <= error.response.status_code < 300:  # Success, and not of what was asked for.
+            raise OddAnswer(f"an answer {error.response.status_code} without what was asked for") from error
+        raise
+    except GoogleAuthError as error:
+        if token_may_come(error):
+            raise NoTokenYet(str(error)) from error
+        raise
+    if not isinstance(answer, expected):
+        raise OddAnswer(f"an answer without what was asked for: {answer!r:.60}")
+    return answer

@@ -23,7 +23,7 @@ from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavai
 from keras_preempt.checkpoint.storage import gcs_client
 from keras_preempt.checkpoint.storage.budget import Budget
 from keras_preempt.checkpoint.storage.gcs_client import GcsBucket, ObjectInfo
-from keras_preempt.checkpoint.storage.gcs_connections import Connections, SilenceWatch
+from keras_preempt.checkpoint.storage.gcs_connections import Connections
 from keras_preempt.checkpoint.storage.gcs_place import GcsPlace, is_safe
 from keras_preempt.checkpoint.storage.gcs_transfer import file_size, get, get_bytes, put
 from keras_preempt.checkpoint.storage.overlap import Overlap, Overlaps
@@ -78,26 +78,24 @@ class GcsStore(Store):
         self._place = GcsPlace(url)
         self.url, self.key = url, self._place.key
         self._most = connections
-        self._deadline: float | None = None
-        transport = Connections(2 * connections, lambda: self.deadline)
-        self._watch = SilenceWatch(transport.open, lambda: self.deadline)
-        self._bucket = GcsBucket(self._place.bucket, url, connect, transport)
+        self._connections = Connections(2 * connections)
+        self._bucket = GcsBucket(self._place.bucket, url, connect, self._connections)
         self._staging_dir = staging_dir
         self._lock = threading.Lock()
         self._staging: StagingDirectory | None = None
         self._pool: Pool | None = None
         self._logs: list[SegmentedLog] = []
-        self._seen = SeenObjects()
+        # What each file was when it was last looked at, so that the same content is opened next.
+        self._seen: OrderedDict[str, ObjectInfo] = OrderedDict()
         self._overlaps = Overlaps[Overlap]()
 
     @property
     def deadline(self) -> float | None:
-        return self._deadline  # Holds for calls under way too.
+        return self._connections.deadline  # Calls under way keep it too.
 
     @deadline.setter
     def deadline(self, deadline: float | None) -> None:
-        self._deadline = deadline
-        self._watch.deadline_changed()
+        self._connections.deadline = deadline
 
     def file_size(self, total: int) -> int:
         return file_size(total, self._most)
@@ -194,16 +192,15 @@ class GcsStore(Store):
         return self._overlaps.block(Overlap(self._most))
 
     def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
-        """See `Store.open`; the whole file was fetched and compared with its sum when this returns.
+        """Fetches the whole file and compares it with its sum; one that was just looked at is read as it was then.
 
-        A file that was just looked at is read as it was then.
-
-        Raises:
-            CorruptCheckpoint: Several downloads differed from what is stored.
+        Raises `CorruptCheckpoint` if several downloads differed from what is stored.
         """
         target = self._place.object_of(name)
         with self._named(name):
-            info = self._seen.take(name) or self._bucket.stat(target, self._budget())
+            with self._lock:
+                seen = self._seen.pop(name, None)
+            info = seen or self._bucket.stat(target, self._budget())
             if info.size <= _IN_MEMORY:
                 data = self._fetch(info)
                 moved(len(data))
@@ -228,7 +225,11 @@ class GcsStore(Store):
         target = self._place.object_of(name)
         with self._named(name):
             info = self._bucket.stat(target, self._budget())
-        self._seen.remember(name, info)
+        with self._lock:
+            self._seen[name] = info
+            self._seen.move_to_end(name)
+            while len(self._seen) > _MOST_SEEN:
+                self._seen.popitem(last=False)
         return FileInfo(name, info.size)
 
     def list(self, prefix: str) -> FileInfos:
@@ -281,7 +282,7 @@ class GcsStore(Store):
             staging, self._staging = self._staging, None
         with contextlib.ExitStack() as stack:
             stack.callback(self._bucket.close)
-            stack.callback(self._watch.close)
+            stack.callback(self._connections.end_watch)
             if staging is not None:
                 stack.callback(staging.remove)
             if pool is not None:
@@ -323,24 +324,3 @@ def _failure(operation: Callable[[], object]) -> StoreUnavailable | None:
     except NotFound:  # Another process, which had used the same object, has removed it.
         return None
     return None
-
-
-class SeenObjects:
-    """What each file was when it was last looked at, so that the same content is opened next; threads may share it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._infos: OrderedDict[str, ObjectInfo] = OrderedDict()
-
-    def remember(self, name: str, info: ObjectInfo) -> None:
-        """Keeps what was seen of a file."""
-        with self._lock:
-            self._infos[name] = info
-            self._infos.move_to_end(name)
-            while len(self._infos) > _MOST_SEEN:
-                self._infos.popitem(last=False)
-
-    def take(self, name: str) -> ObjectInfo | None:
-        """Returns what was seen of a file, once."""
-        with self._lock:
-            return self._infos.pop(name, None)

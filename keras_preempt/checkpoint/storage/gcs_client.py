@@ -35,19 +35,12 @@ _CLIENT = ("google.", "requests", "urllib3")
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """An object as it was seen.
-
-    Attributes:
-        name: Its name in the bucket.
-        size: Bytes.
-        generation: The number of this content of the name.
-        crc32c: The sum of the content; None if the service tells none.
-    """
+    """An object as it was seen; `generation` is the number of this content of the name."""
 
     name: str
     size: int
     generation: int
-    crc32c: int | None
+    crc32c: int | None  # None if the service does not say
 
 
 ObjectInfos = list[ObjectInfo]
@@ -63,9 +56,6 @@ class GcsBucket:
         url: How a user names the place, for messages.
         connect: Makes the client; called once, at the first call.
         connections: What the client connects with.
-
-    Attributes:
-        url: How a user names the place.
     """
 
     def __init__(self, name: str, url: str, connect: Callable[[], Any], connections: Connections) -> None:
@@ -78,7 +68,6 @@ class GcsBucket:
 
     @property
     def endpoint(self) -> str:
-        """The server that is asked."""
         client = self._client
         return "Google Cloud Storage" if client is None else str(client.api_endpoint)
 
@@ -95,7 +84,7 @@ class GcsBucket:
         with self.explained(f"read {name!r}"):
             blob = self.blob(name)
             try:
-                blob.reload(timeout=budget.timeout(), retry=budget.retry(told=dict))
+                blob.reload(timeout=budget.timeout(), retry=budget.retry(expected=dict))
             except api.NotFound as error:
                 if gcs_errors.is_missing_bucket(error):
                     raise
@@ -105,17 +94,16 @@ class GcsBucket:
     def list(self, prefix: str, budget: Budget) -> ObjectInfos:
         """Lists the objects whose names begin with `prefix`."""
         with self.explained(f"list {prefix!r}"):
-            pages = self._list(prefix, None, budget)
-            return [info_of(blob) for blob in pages]
+            return [info_of(blob) for blob in self._pages(prefix, None, budget)]
 
     def folders(self, prefix: str, budget: Budget) -> Names:
         """Lists what comes after `prefix` in names, up to the next '/'; those of folders end with it."""
         with self.explained(f"list {prefix!r}"):
-            pages = self._list(prefix, "/", budget)
+            pages = self._pages(prefix, "/", budget)
             names = [blob.name for blob in pages]
             return [str(name)[len(prefix) :] for name in (*names, *pages.prefixes)]
 
-    def _list(self, prefix: str, delimiter: str | None, budget: Budget) -> Any:
+    def _pages(self, prefix: str, delimiter: str | None, budget: Budget) -> Any:
         return self._open().list_blobs(
             self._name,
             prefix=prefix or None,
@@ -174,7 +162,7 @@ class GcsBucket:
 
     def unavailable(self, error: BaseException, doing: str) -> StoreUnavailable:
         """Returns the error that a failed call is to raise."""
-        refused = self._connections.unauthorized()
+        refused = self._connections.refusal()
         return gcs_errors.unavailable(error, doing, self.url, self.endpoint, refused)
 
 
@@ -185,11 +173,7 @@ def connect() -> Any:
 
 
 def info_of(blob: Any) -> ObjectInfo:
-    """Returns what the client's handle of an object knows of it.
-
-    Raises:
-        EmptyAnswer: The service has left out what every object has.
-    """
+    """Returns what the client's handle of an object knows; raises `EmptyAnswer` if it lacks what each object has."""
     crc32c = None if blob.crc32c is None else int.from_bytes(base64.b64decode(blob.crc32c), "big")
     size = blob.size
     if size is None and crc32c == 0:

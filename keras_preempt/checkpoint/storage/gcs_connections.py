@@ -2,8 +2,11 @@
 
 A request gets its timeouts when it begins. If notice of a preemption comes after that, a request to a service that
 has fallen silent would wait as long as was right before, which may be longer than the machine lives. So requests that
-begin later wait no longer than the deadline allows, and connections in use are watched: one on which nothing moves for
+begin later wait no longer than the deadline allows, and open connections are watched: one on which no byte moves for
 a share of the time that is left is cut. Its request then fails, and is tried again like any other.
+
+Short read timeouts for all requests could not replace this: without a deadline they would repeat requests that a busy
+service answers after some seconds, and under one they would cut slow uploads whose bytes still move.
 """
 
 from __future__ import annotations
@@ -19,53 +22,84 @@ from typing import Any
 
 import requests
 import requests.adapters
-from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from keras_preempt.checkpoint.storage import gcs_errors
 from keras_preempt.checkpoint.storage.budget import LAST_CHANCE, timeouts_of_this_try
 from keras_preempt.process.threads import started
 
-_LOOK = 0.25  # seconds between two looks at the connections
+_POLL = 0.25  # seconds between two looks at the connections
 _BYTES_ACKED = (
-    120  # where Linux's struct tcp_info (linux/tcp.h) has tcpi_bytes_acked and then tcpi_bytes_received
+    120  # offset in Linux's struct tcp_info (linux/tcp.h) of tcpi_bytes_acked, then tcpi_bytes_received
 )
 
 
-def patience(left: float) -> float:
-    """Returns how many seconds of silence to bear if so many are left."""
-    return max(left / 3, LAST_CHANCE)
-
-
 class Connections(requests.adapters.HTTPAdapter):
-    """The connections of a `requests` session, all of them known, and none that outlasts the deadline.
+    """The connections of a `requests` session, none of which outlasts the deadline.
+
+    Without a deadline there is no thread that watches them.
 
     Args:
         most: Connections that are kept open.
-        deadline: Returns the monotonic seconds at which everything must be over, None for no such moment.
         clock: Returns monotonic seconds.
     """
 
-    def __init__(
-        self, most: int, deadline: Callable[[], float | None], *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._deadline = deadline
+    def __init__(self, most: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._deadline: float | None = None
         self._lock = threading.Lock()
-        self._unauthorized = threading.local()
+        self._this_thread = threading.local()
         self._opened: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._watch: threading.Thread | None = None
+        self._watch_ends = threading.Event()  # one for each thread
         super().__init__(pool_maxsize=most)
 
+    @property
+    def deadline(self) -> float | None:
+        """Monotonic seconds by which everything must be over; None for no such moment."""
+        return self._deadline
+
+    @deadline.setter
+    def deadline(self, deadline: float | None) -> None:
+        with self._lock:
+            self._deadline = deadline
+            if deadline is not None and self._watch is None:
+                self._watch_ends = threading.Event()
+                self._watch = started(self._cut_silent, "keras_preempt-gcs-watch", self._watch_ends)
+
+    def end_watch(self) -> None:
+        """Ends the thread; the next deadline starts it again."""
+        with self._lock:
+            thread, self._watch = self._watch, None
+            self._watch_ends.set()
+        if thread is not None:
+            thread.join()
+
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
-        """Makes the pools of connections; called by `requests`."""
         super().init_poolmanager(*arguments, **options)
-        self.poolmanager.pool_classes_by_scheme = _pools_of(self._add)
+        self.poolmanager.pool_classes_by_scheme = self._pools()
 
     def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
-        """Makes the pools of connections through a proxy; called by `requests`."""
         manager = super().proxy_manager_for(*arguments, **options)
-        manager.pool_classes_by_scheme = _pools_of(self._add)
+        manager.pool_classes_by_scheme = self._pools()
         return manager
+
+    def _pools(self) -> dict[str, Any]:
+        """Returns urllib3's classes of pools, by scheme, whose connections are known from when they are opened."""
+
+        def known(pool: Any) -> Any:
+            kind = pool.ConnectionCls
+
+            def connect(connection: Any) -> None:
+                kind.connect(connection)
+                with self._lock:
+                    self._opened.add(connection)
+
+            return type(
+                pool.__name__, (pool,), {"ConnectionCls": type(kind.__name__, (kind,), {"connect": connect})}
+            )
+
+        return {"http": known(HTTPConnectionPool), "https": known(HTTPSConnectionPool)}
 
     def send(
         self,
@@ -78,146 +112,58 @@ class Connections(requests.adapters.HTTPAdapter):
     ) -> requests.Response:
         """Sends a request with no longer timeouts than its budget and the deadline allow; called by `requests`."""
         connect, read = timeout if isinstance(timeout, tuple) else (timeout, timeout)
-        allowed = timeouts_of_this_try()
-        if allowed is not None:
-            timeout = connect, read = _shorter(connect, allowed[0]), _shorter(read, allowed[1])
-        deadline = self._deadline()
-        if deadline is not None:
-            left = deadline - self._clock()
+        limits = [timeouts_of_this_try.get()]
+        if self._deadline is not None:
+            left = self._deadline - self._clock()
             # The first limits the sending of the whole body too, during which the watch detects silence.
-            timeout = _shorter(connect, max(left, LAST_CHANCE)), _shorter(read, patience(left))
-        response = super().send(request, stream, timeout, verify, cert, proxies)
-        self._unauthorized.told = gcs_errors.told_by(response) if response.status_code == 401 else None
+            limits.append((max(left, LAST_CHANCE), _patience(left)))
+        for limit in limits:
+            if limit is not None:
+                connect = limit[0] if connect is None else min(connect, limit[0])
+                read = limit[1] if read is None else min(read, limit[1])
+        response = super().send(request, stream, (connect, read), verify, cert, proxies)
+        self._this_thread.refusal = gcs_errors.told_by(response) if response.status_code == 401 else None
         return response
 
-    def unauthorized(self) -> str | None:
-        """What this thread's last request was told, if that was 401; None otherwise."""
-        return getattr(self._unauthorized, "told", None)
+    def refusal(self) -> str | None:
+        """What the service answered this thread's last request, if that was 401; None otherwise."""
+        return getattr(self._this_thread, "refusal", None)
 
-    def _add(self, connection: Any) -> None:
-        with self._lock:
-            self._opened.add(connection)
-
-    def open(self) -> list[socket.socket]:
-        """Returns the sockets that are open, in use or not."""
-        with self._lock:
-            sockets = [connection.sock for connection in self._opened]
-        return [each for each in sockets if each is not None]
-
-
-class SilenceWatch:
-    """Cuts connections on which nothing moves, from the moment at which there is a deadline until it is over.
-
-    Without a deadline it does nothing and has no thread.
-
-    Args:
-        sockets: Returns the sockets that are open.
-        deadline: Returns the monotonic seconds at which everything must be over, None for no such moment.
-        clock: Returns monotonic seconds.
-    """
-
-    def __init__(
-        self,
-        sockets: Callable[[], list[socket.socket]],
-        deadline: Callable[[], float | None],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._sockets = sockets
-        self._deadline = deadline
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._ended = threading.Event()  # one for each thread
-        self._thread: threading.Thread | None = None
-
-    def deadline_changed(self) -> None:
-        """Begins to watch if there is a deadline now."""
-        with self._lock:
-            if self._deadline() is None or self._thread is not None:
-                return
-            self._ended = threading.Event()
-            self._thread = started(self._run, "keras_preempt-gcs-watch", self._ended)
-
-    def close(self) -> None:
-        """Ends the thread; `deadline_changed` starts it again."""
-        with self._lock:
-            thread, self._thread = self._thread, None
-            self._ended.set()
-        if thread is not None:
-            thread.join()
-
-    def _run(self, ended: threading.Event) -> None:
+    def _cut_silent(self, ends: threading.Event) -> None:
         moved: dict[int, tuple[int, float]] = {}  # by descriptor: bytes so far, and since when no more
-        while not ended.wait(_LOOK):
+        while not ends.wait(_POLL):
             with self._lock:
-                deadline = self._deadline()
-                left = 0.0 if deadline is None else deadline - self._clock()
-                if deadline is None or left < -LAST_CHANCE:
-                    self._thread = None
-                    break
-            moved = self._look(moved, patience(left))
-        else:
-            return
-        if deadline is not None:
-            for each in self._sockets():  # What is still under way has had its last chance.
-                _cut(each)
-
-    def _look(self, before: dict[int, tuple[int, float]], longest: float) -> dict[int, tuple[int, float]]:
-        moved = {}
-        time_now = self._clock()
-        for each in self._sockets():
-            count = _bytes_moved(each)
-            if count is None:
-                continue
-            known, since = before.get(each.fileno(), (-1, time_now))
-            if count != known:
-                since = time_now
-            elif time_now - since > longest:
-                _cut(each)
-                continue
-            moved[each.fileno()] = count, since
-        return moved
+                deadline, now = self._deadline, self._clock()
+                # What is still under way a moment after the deadline has had its last chance.
+                is_over = deadline is None or now > deadline + LAST_CHANCE
+                if is_over:
+                    self._watch = None
+                sockets = [connection.sock for connection in self._opened if connection.sock is not None]
+            if deadline is None:
+                return
+            before, moved = moved, {}
+            for each in sockets:
+                with contextlib.suppress(OSError):  # It is closed by now.
+                    count, since = before.get(each.fileno(), (None, now))
+                    found = _bytes_moved(each)
+                    if is_over or (
+                        found is not None and found == count and now - since > _patience(deadline - now)
+                    ):
+                        each.shutdown(socket.SHUT_RDWR)  # It ends every wait on it; its owner closes it.
+                    elif found is not None:
+                        moved[each.fileno()] = found, since if found == count else now
+            if is_over:
+                return
 
 
-def _shorter(asked: float | None, longest: float) -> float:
-    return longest if asked is None else min(asked, longest)
+def _patience(left: float) -> float:
+    """Returns how many seconds of silence to bear if so many are left."""
+    return max(left / 3, LAST_CHANCE)
 
 
 def _bytes_moved(each: socket.socket) -> int | None:
     """Returns how many bytes the other end has received or sent; None if the system does not tell."""
     if not hasattr(socket, "TCP_INFO"):
         return None
-    try:
-        facts = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-        received, sent = struct.unpack_from("=QQ", facts, _BYTES_ACKED)
-    except (OSError, struct.error):  # It is closed by now, or the system is an older one.
-        return None
-    return int(received + sent)
-
-
-def _cut(each: socket.socket) -> None:
-    """Ends every wait on a socket; its owner closes it."""
-    with contextlib.suppress(OSError):  # It is closed by now.
-        each.shutdown(socket.SHUT_RDWR)
-
-
-def _pools_of(opened: Callable[[Any], None]) -> dict[str, Any]:
-    """Returns urllib3's classes of pools, by scheme, whose connections are reported when they are opened."""
-
-    class Plain(HTTPConnection):
-        def connect(self) -> None:
-            super().connect()
-            opened(self)
-
-    class Secure(HTTPSConnection):
-        def connect(self) -> None:
-            super().connect()
-            opened(self)
-
-    class PlainPool(HTTPConnectionPool):
-        ConnectionCls = Plain
-
-    class SecurePool(HTTPSConnectionPool):
-        ConnectionCls = Secure
-
-    return {"http": PlainPool, "https": SecurePool}
+    facts = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    return None if len(facts) < _BYTES_ACKED + 16 else sum(struct.unpack_from("=QQ", facts, _BYTES_ACKED))

@@ -51,7 +51,6 @@ _ROUNDING = 64  # bytes; a file ends with a whole element, and what is left over
 
 _SMALLEST_RANGE, _LARGEST_RANGE = 4 << 20, 16 << 20  # bytes
 
-
 CHUNK = 16 << 20
 """Bytes of one request of an upload."""
 
@@ -93,12 +92,10 @@ def put(
     budget: Budget,
     moved: Moved = uncounted,
 ) -> ObjectInfo:
-    """Creates an object of what `content` holds from its beginning on; `moved` is told of each request that went well.
+    """Creates an object of what `content` holds from its beginning on; `moved` is told of each request that succeeded.
 
-    Raises:
-        AlreadyExists: The name is taken.
-        WriteUncertain: It is not known whether it is stored, or will be.
-        StoreUnavailable: It was not stored.
+    Raises `AlreadyExists` if the name is taken, `WriteUncertain` if it is not known whether the object is stored or
+    will be, and `StoreUnavailable` if it was not stored.
     """
     return _Put(bucket, name, size, crc32c, budget).run(_Sending(content, moved))
 
@@ -117,56 +114,58 @@ class _Put:
         self._perhaps_stored = self._in_flight = False
 
     def run(self, sending: _Sending) -> ObjectInfo:
-        """Uploads; raises like `put`."""
         pauses = self._budget.pauses()
         for attempt in range(1, _UPLOADS + 1):
             held_back = min(_LOOKING, _LOOKING_SHARE * self._budget.left)
             writing = self._budget.ending_before(held_back)
             try:
                 info = self._upload(sending, writing)
+                break
             except gcs_errors.FAILURES as error:
                 self._note(error)
                 if attempt < _UPLOADS and writing.left and _is_worth_another_upload(error, self._size):
                     continue
                 found = self._look(error)
                 if found is not None:
-                    sending.reached(self._size)
-                    return found
+                    info = found
+                    break
                 # Nothing is there. A 412 says otherwise, and is no answer to rely on; after an outage, the service
                 # has just answered again.
                 again = _is_refused(error) or gcs_errors.is_passing(error)
-                if not again or attempt == _UPLOADS or not pauses.pause():
-                    raise self._failure(error) from error
-            else:
-                sending.reached(self._size)
-                return info
-        raise AssertionError("the last attempt returns or raises")
+                if not again or attempt == _UPLOADS or not next(pauses, False):
+                    why = self._bucket.unavailable(error, f"create {self._name!r}")
+                    if self._in_flight:
+                        why = WriteUncertain(
+                            f"{why} It is not there now, but a request that was not answered may still be carried "
+                            "out, so it is not known whether it will be stored."
+                        )
+                    raise why from error
+        sending.reached(self._size)
+        return info
 
     def _upload(self, content: _Sending, budget: Budget) -> ObjectInfo:
         chunk = _SMALL_CHUNK if budget.left < _SHORT else CHUNK
         blob = self._bucket.blob(self._name, chunk_size=chunk)
         blob.metadata = {_TOKEN: self._token}
-        blob.crc32c = _encoded(self._crc32c)  # sent ahead, so that the service can refuse the object
+        # Sent ahead, so that the service can refuse the object.
+        blob.crc32c = base64.b64encode(self._crc32c.to_bytes(4, "big")).decode()
         payload = min(self._size, max(chunk, _ONE_REQUEST))
         try:
-            self._send(blob, content, payload, budget)
+            blob.upload_from_file(
+                content,
+                rewind=True,
+                size=self._size,
+                content_type="application/octet-stream",
+                if_generation_match=0,
+                checksum="crc32c",
+                timeout=budget.timeout(payload),
+                retry=budget.retry(payload, self._note),
+            )
         except requests.JSONDecodeError as error:
             raise gcs_errors.OddAnswer.of(error) from error
         if blob.generation is None:
             raise gcs_errors.EmptyAnswer("an answer without the generation of the object")
         return ObjectInfo(self._name, self._size, int(blob.generation), self._crc32c)
-
-    def _send(self, blob: Any, content: _Sending, payload: int, budget: Budget) -> None:
-        blob.upload_from_file(
-            content,
-            rewind=True,
-            size=self._size,
-            content_type="application/octet-stream",
-            if_generation_match=0,
-            checksum="crc32c",
-            timeout=budget.timeout(payload),
-            retry=budget.retry(payload, self._note),
-        )
 
     def _note(self, error: BaseException) -> None:
         self._perhaps_stored = self._perhaps_stored or gcs_errors.may_have_happened(error)
@@ -181,8 +180,9 @@ class _Put:
             with self._bucket.explained(f"read {self._name!r}"):
                 info = None if blob is None else info_of(blob)
         except StoreUnavailable as error:
+            why = self._bucket.unavailable(failure, f"create {self._name!r}")
             raise WriteUncertain(
-                f"{self._unavailable(failure)} Nor can it be read, so it is not known whether it is stored."
+                f"{why} Nor can it be read, so it is not known whether it is stored."
             ) from error
         if info is None or self._is_own(blob, info):
             return info
@@ -192,17 +192,6 @@ class _Put:
         token = (blob.metadata or {}).get(_TOKEN)
         return (token, info.size, info.crc32c) == (self._token, self._size, self._crc32c)
 
-    def _failure(self, error: BaseException) -> StoreUnavailable:
-        if not self._in_flight:
-            return self._unavailable(error)
-        return WriteUncertain(
-            f"{self._unavailable(error)} It is not there now, but a request that was not answered may still be carried "
-            "out, so it is not known whether it will be stored."
-        )
-
-    def _unavailable(self, error: BaseException) -> StoreUnavailable:
-        return self._bucket.unavailable(error, f"create {self._name!r}")
-
 
 class _Sending:
     """The content of an upload, which the client reads request by request: each time when the last one has arrived."""
@@ -210,23 +199,18 @@ class _Sending:
     def __init__(self, content: IO[bytes], moved: Moved) -> None:
         self._content = content
         self._moved = moved
-        self._told = 0
+        self._arrived = 0
         self.tell, self.seek = content.tell, content.seek
 
     def read(self, size: int = -1) -> bytes:
-        """Returns what the next request is to send."""
         self.reached(self._content.tell())
         return self._content.read(size)
 
     def reached(self, position: int) -> None:
-        """Tells that all before `position` has arrived, and nothing behind it."""
-        if position != self._told:
-            self._moved(position - self._told)
-            self._told = position
-
-
-def _encoded(crc32c: int) -> str:
-    return base64.b64encode(crc32c.to_bytes(4, "big")).decode()
+        """Reports that all before `position` has arrived, and nothing behind it."""
+        if position != self._arrived:
+            self._moved(position - self._arrived)
+            self._arrived = position
 
 
 def _is_refused(error: BaseException) -> bool:
@@ -254,15 +238,22 @@ def get(
 ) -> None:
     """Reads one generation of an object into an empty file, in ranges, as many at a time as there are connections.
 
-    `moved` is told of each range when it is there.
-
-    Raises:
-        NotFound: That generation is no longer there.
-        CorruptCheckpoint: What arrives is again and again not what is stored.
+    `moved` is told of each range when it is there. Raises `NotFound` if that generation is gone, and
+    `CorruptCheckpoint` if what arrives differs from what is stored every time.
     """
+
+    def copy(start: int, stop: int) -> None:
+        size = stop - start
+        with bucket.explained(f"read {info.name!r}"):
+            rest = memoryview(_range(bucket, info, start, stop, budget))
+            while rest:
+                written = os.pwrite(file.fileno(), rest, start)
+                rest, start = rest[written:], start + written
+        moved(size)
+
     ranges = list(ranges_of(info.size, connections))
     for _ in range(_DOWNLOADS):
-        futures = [pool.submit(_copy_range, bucket, info, file, *each, budget, moved) for each in ranges]
+        futures = [pool.submit(copy, *each) for each in ranges]
         try:
             for future in futures:
                 future.result()
@@ -273,28 +264,13 @@ def get(
                 # The file must not be written to any more, nor be closed under a thread that does.
                 if not future.cancelled():
                     future.exception()
-        if info.crc32c is None or _sum_of(file, info.size) == info.crc32c:
+        crc = 0
+        for start in range(0, 0 if info.crc32c is None else info.size, _PIECE):
+            crc = google_crc32c.extend(crc, os.pread(file.fileno(), min(_PIECE, info.size - start), start))
+        if info.crc32c in (None, crc):
             return
         moved(-info.size)
     raise CorruptCheckpoint(info.name, f"{_DOWNLOADS} downloads with other sums than the stored object")
-
-
-def _copy_range(
-    bucket: GcsBucket,
-    info: ObjectInfo,
-    file: IO[bytes],
-    start: int,
-    stop: int,
-    budget: Budget,
-    moved: Moved,
-) -> None:
-    size = stop - start
-    with bucket.explained(f"read {info.name!r}"):
-        rest = memoryview(_range(bucket, info, start, stop, budget))
-        while rest:
-            written = os.pwrite(file.fileno(), rest, start)
-            rest, start = rest[written:], start + written
-    moved(size)
 
 
 def get_bytes(bucket: GcsBucket, info: ObjectInfo, budget: Budget) -> bytes:
@@ -334,10 +310,3 @@ def _range(bucket: GcsBucket, info: ObjectInfo, start: int, stop: int, budget: B
                 f"Expected bytes {start} to {stop} of {info.name!r} from {bucket.url}. Received: "
                 f"{stream.tell()} bytes, again and again. Check the network on the way to {bucket.endpoint}."
             )
-
-
-def _sum_of(file: IO[bytes], size: int) -> int:
-    crc = 0
-    for start in range(0, size, _PIECE):
-        crc = google_crc32c.extend(crc, os.pread(file.fileno(), min(_PIECE, size - start), start))
-    return int(crc)

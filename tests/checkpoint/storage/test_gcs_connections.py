@@ -91,7 +91,7 @@ def test_a_slow_upload_that_moves_is_not_cut(tmp_path: Path) -> None:
         store = new_store(gcs, tmp_path)
         with ThreadPoolExecutor(1) as pool:
             done = pool.submit(write, store, "a", bytes(2_000_000))
-            wait_until(lambda: bool(store._watch._sockets()))
+            wait_until(lambda: bool(len(store._connections._opened)))
             store.deadline = time.monotonic() + 3
             done.result(30)
         assert [request.status for request in gcs.requests] == [200]
@@ -114,10 +114,10 @@ def test_a_request_waits_no_longer_than_its_budget_has_left_whatever_the_client_
     monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", silent)
     request = requests.Request("GET", "http://127.0.0.1/").prepare()
     with pytest.raises(requests.exceptions.ReadTimeout):
-        made.retry()(partial(Connections(1, lambda: None).send, request, timeout=(60, 60)))()
+        made.retry()(partial(Connections(1).send, request, timeout=(60, 60)))()
     assert waited[0] == (2.0, 2.0)  # A third of what is left.
     assert len(waited) > 4
-    assert budget.timeouts_of_this_try() is None
+    assert budget.timeouts_of_this_try.get() is None
     assert [read for _, read in waited] == sorted((read for _, read in waited), reverse=True)
     assert clock.now <= 6 + budget.LAST_CHANCE
 

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any, NoReturn
-
-from keras_preempt.checkpoint.errors import CorruptCheckpoint
 
 MOST_VALUES = 1 << 22
 """Values that a text may hold: a part list of 300,000 tensors, or a list of the losses of 4 million steps."""
@@ -35,12 +32,8 @@ Refuse = Callable[[str, object], Exception]
 def loads(data: bytes, *, encoding: str = "utf-8") -> Any:
     """Parses a text.
 
-    Args:
-        data: Its bytes.
-        encoding: How they are encoded; 'ascii' refuses all else, and takes a quarter of the memory at worst.
-
-    Raises:
-        ValueError: It is not JSON, has more values or digits than allowed, a key twice in one object, or a NaN.
+    The encoding 'ascii' refuses all else, and takes a quarter of the memory at worst. Raises `ValueError` if the text
+    is not JSON, has more values or digits than allowed, a key twice in one object, or a NaN.
     """
     check_values(data)
     try:
@@ -50,14 +43,14 @@ def loads(data: bytes, *, encoding: str = "utf-8") -> Any:
 
 
 def check_values(data: bytes) -> None:
-    """Makes sure that a text does not hold more than `MOST_VALUES`. Raises `ValueError`."""
+    """Raises `ValueError` if a text holds more than `MOST_VALUES`."""
     # Marks in strings count too, which only makes the bound stricter.
     if sum(data.count(mark) for mark in (b",", b":", b"[", b"{")) >= MOST_VALUES:
         raise ValueError(f"more than {MOST_VALUES} values")
 
 
 def check_depth(depth: int) -> None:
-    """Makes sure that a value is not nested deeper than `DEEPEST`. Raises `ValueError`."""
+    """Raises `ValueError` for a value that is nested deeper than `DEEPEST`."""
     if depth > DEEPEST:
         raise ValueError(f"lists or objects nested more than {DEEPEST} deep")
 
@@ -89,10 +82,7 @@ class Fields:
 
     Args:
         value: What should be a JSON object.
-        refuse: Makes the error.
-
-    Attributes:
-        refuse: See the argument; also for fields that contradict each other.
+        refuse: Makes the error; also for fields that contradict each other.
     """
 
     def __init__(self, value: object, refuse: Refuse) -> None:
@@ -113,21 +103,17 @@ class Fields:
         """Takes a number that a float can hold, from `minimum` to `maximum`."""
         value = self._take(key)
         if (found := number(value, minimum, maximum)) is None:
-            raise self.refuse(f"{_within(minimum, maximum)} as {key!r}", value)
+            is_any = minimum is None and maximum is None
+            wanted = "a number" if is_any else f"a finite number from {minimum} to {maximum}"
+            raise self.refuse(f"{wanted} as {key!r}", value)
         return found
 
     def boolean(self, key: str) -> bool:
-        """Takes true or false."""
-        value = self._take(key)
-        if not isinstance(value, bool):
-            raise self.refuse(f"true or false as {key!r}", value)
-        return value
+        return bool(self._take(key, bool, "true or false"))
 
     def text(self, key: str, *, longest: int | None = LONGEST_TEXT) -> str:
         """Takes a string of up to `longest` characters; None for any number."""
-        value = self._take(key)
-        if not isinstance(value, str):
-            raise self.refuse(f"a string as {key!r}", value)
+        value = str(self._take(key, str, "a string"))
         if longest is not None and len(value) > longest:
             raise self.refuse(
                 f"a string of up to {longest} characters as {key!r}", f"{len(value)} characters"
@@ -135,7 +121,6 @@ class Fields:
         return value
 
     def choice(self, key: str, choices: Iterable[str]) -> str:
-        """Takes one of several strings."""
         value = self.text(key)
         if value not in (allowed := list(choices)):
             raise self.refuse(f"one of {', '.join(allowed)} as {key!r}", value)
@@ -150,16 +135,14 @@ class Fields:
 
     def mapping(self, key: str, *, longest: int | None = None) -> dict[str, Any]:
         """Takes an object as it is, with up to `longest` characters in JSON; None for any number."""
-        value = self._take(key)
-        if not isinstance(value, dict):
-            raise self.refuse(f"an object as {key!r}", value)
+        value: dict[str, Any] = self._take(key, dict, "an object")
         if longest is not None and (length := len(json.dumps(value))) > longest:
             raise self.refuse(f"an object of up to {longest} characters as {key!r}", f"{length} characters")
         return value
 
     def integers(self, key: str, *, minimum: int = 0, maximum: int | None = 2**62) -> tuple[int, ...]:
         """Takes a list of whole numbers."""
-        return tuple(self._integer(item, key, minimum, maximum) for item in self._list(key))
+        return tuple(self._integer(item, key, minimum, maximum) for item in self._take(key, list, "a list"))
 
     def inner(self, key: str) -> Fields:
         """Takes an object, whose own fields are then taken."""
@@ -167,57 +150,30 @@ class Fields:
 
     def objects(self, key: str) -> list[Fields]:
         """Takes a list of objects."""
-        return [self._inner(item, f"{key}[{index}]") for index, item in enumerate(self._list(key))]
+        items = enumerate(self._take(key, list, "a list"))
+        return [self._inner(item, f"{key}[{index}]") for index, item in items]
 
     def end(self) -> None:
         """Makes sure that every field was taken."""
         if self._rest:
             raise self.refuse("no other fields", ", ".join(sorted(self._rest)))
 
-    def _take(self, key: str) -> Any:
-        try:
-            return self._rest.pop(key)
-        except KeyError:
-            raise self.refuse(f"a field {key!r}", ", ".join(sorted(self._rest)) or "none") from None
+    def _take(self, key: str, kind: type = object, expected: str = "") -> Any:
+        if key not in self._rest:
+            raise self.refuse(f"a field {key!r}", ", ".join(sorted(self._rest)) or "none")
+        value = self._rest.pop(key)
+        if not isinstance(value, kind):
+            raise self.refuse(f"{expected} as {key!r}", value)
+        return value
 
     def _inner(self, value: Any, where: str) -> Fields:
         return Fields(value, lambda expected, received: self.refuse(f"{expected} in {where}", received))
-
-    def _list(self, key: str) -> list[Any]:
-        value = self._take(key)
-        if not isinstance(value, list):
-            raise self.refuse(f"a list as {key!r}", value)
-        return value
 
     def _integer(self, value: object, key: str, minimum: int, maximum: int | None) -> int:
         if (found := integer(value, minimum, maximum)) is None:
             bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
             raise self.refuse(f"an integer {bounds} as {key!r}", value)
         return found
-
-
-def of_file(value: object, file: str) -> Fields:
-    """Returns the fields of an object that came from a stored file, which raise `CorruptCheckpoint`."""
-    return Fields(value, partial(_corrupt, file))
-
-
-def shown(value: object) -> str:
-    """Returns a value for a message, cut short; of lists and objects only the type, as they may be large."""
-    return (
-        f"{value!r:.200}" if isinstance(value, (str, int, float)) or value is None else type(value).__name__
-    )
-
-
-def _corrupt(file: str, expected: str, received: object) -> CorruptCheckpoint:
-    return CorruptCheckpoint(
-        file, f"an unexpected structure: expected {expected}, received {shown(received)}"
-    )
-
-
-def _within(minimum: float | None, maximum: float | None) -> str:
-    if minimum is None and maximum is None:
-        return "a number"
-    return f"a finite number from {minimum} to {maximum}"
 
 
 def _bounded_integer(text: str) -> int:
