@@ -19,18 +19,18 @@ from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.doctor.finding import Findings, Printer
 from keras_preempt.cli.doctor.meeting import JobWorker, Meeting, job_of, meet_here
-from keras_preempt.cli.doctor.reasons import explain
+from keras_preempt.cli.doctor.reasons import explain_trial
 from keras_preempt.cli.doctor.software import check_determinism, check_versions
 from keras_preempt.cli.doctor.storage import (
+    check_free_space,
     check_place,
-    check_room,
     check_save_fits,
     place_of,
     removed_afterwards,
 )
 from keras_preempt.cli.doctor.surroundings import check_platform, check_sigterm
 from keras_preempt.cli.doctor.trial import Trial
-from keras_preempt.cli.doctor.watched import size_of, uses_handler
+from keras_preempt.cli.doctor.watched import largest_checkpoint, uses_handler
 from keras_preempt.cli.options import (
     SIZE,
     checked_command,
@@ -260,14 +260,14 @@ class _Examination:
                 store = stack.enter_context(removed_afterwards(place))
                 without_ports = dataclasses.replace(job, addresses=())
                 Meeting(store, options.directory, without_ports, options.wait).hold(Findings())
-            explain(trial, self.findings)
+            explain_trial(trial, self.findings)
             return size
 
     def _check_size(self, store: Store, directory: str, grace: Grace, of_trial: int) -> None:
         options = self.options
         if options.state_size is not None:
             size, source = options.state_size, "--state-size"
-        elif of_run := size_of(directory):
+        elif of_run := largest_checkpoint(directory):
             size, source = of_run, "the largest checkpoint in DIR"
         elif of_trial:
             size, source = of_trial, "what the trial has saved"
@@ -278,7 +278,7 @@ class _Examination:
                 )
             return
         share = math.ceil(size / (self.job.workers if self.job is not None else 1))
-        if check_room(self.findings, store, size, options.max_to_keep, share, options.staging_dir):
+        if check_free_space(self.findings, store, size, options.max_to_keep, share, options.staging_dir):
             place = place_of(directory, f"save-{secrets.token_hex(8)}")
             with (
                 removed_afterwards(place, options.staging_dir) as own,

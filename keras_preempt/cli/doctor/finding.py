@@ -23,8 +23,8 @@ class Finding:
 
     Attributes:
         check: What was looked at, such as "room" or "signal path".
-        level: "problem": work would be lost, or nobody can say that it would not. "warning": it may be, on a bad day.
-            "not checked": there was nothing to check it with.
+        level: "problem": work would be lost, or it is unknown whether it would. "warning": it may be lost if things go
+            badly. "not checked": there was nothing to check it with.
         what: What was found, in words.
         cure: What to do; empty if nothing is to be done, which a problem or a warning never is.
     """
@@ -58,7 +58,7 @@ class Findings:
         self.add(Finding(check, "not checked", what))
 
     def warning(self, check: str, what: str, cure: str) -> None:
-        """Work may be lost on a bad day, or results may not be repeatable."""
+        """Work may be lost if things go badly, or results may not be repeatable."""
         self.add(Finding(check, "warning", what, cure))
 
     def problem(self, check: str, what: str, cure: str) -> None:

@@ -47,7 +47,7 @@ class Mount:
     source: str  # The device, server or name that is mounted.
 
 
-def parse(text: str) -> list[Mount]:
+def parse_mountinfo(text: str) -> list[Mount]:
     """Returns the mounts that a text in the format of /proc/PID/mountinfo lists; lines of another form are left out."""
     found = []
     for line in text.splitlines():
@@ -103,10 +103,10 @@ def fate_of(mount: Mount, mounts: Sequence[Mount]) -> Fate:
     return Fate.MACHINE if mount.point == "/" or _disk(mount) in own else Fate.UNKNOWN
 
 
-def look(path: Path) -> tuple[Mount, Fate] | None:
+def mount_at(path: Path) -> tuple[Mount, Fate] | None:
     """Returns the mount that an absolute path without symbolic links is on here, and its fate; None if unknown."""
     try:
-        mounts = parse(Path(MOUNTINFO).read_text(encoding="utf-8", errors="replace"))
+        mounts = parse_mountinfo(Path(MOUNTINFO).read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return None
     mount = mount_of(str(path), mounts)

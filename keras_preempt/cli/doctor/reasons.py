@@ -15,7 +15,7 @@ _EXEC = "Let the shell become the command: `exec python train.py` as its last li
 _WRAPPER = "A wrapper that has to stay must pass SIGTERM on and wait for its child."
 
 
-def explain(seen: Trial, findings: Findings) -> None:
+def explain_trial(seen: Trial, findings: Findings) -> None:
     """Adds the findings of a trial: what was wrong, its cause first."""
     before = len(findings.all)
     as_expected = seen.in_time and seen.good_status and not seen.left

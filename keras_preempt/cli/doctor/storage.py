@@ -58,7 +58,7 @@ def check_place(findings: Findings, store: Store, platform: Platform) -> bool:
 
 
 def _check_durable(findings: Findings, url: str, path: Path, platform: Platform) -> None:
-    found = mounts.look(path)
+    found = mounts.mount_at(path)
     if found is None:
         findings.not_checked("durable", f"{url}: {mounts.MOUNTINFO} does not say what it is on.")
         return
@@ -105,7 +105,7 @@ def _check_durable(findings: Findings, url: str, path: Path, platform: Platform)
         )
 
 
-def check_room(
+def check_free_space(
     findings: Findings, store: Store, size: int, keep: int, share: int, staging_dir: str | None
 ) -> bool:
     """Checks that there is room for all checkpoints of `size` bytes that exist at a time; returns whether there is.
@@ -140,7 +140,7 @@ def _check_staging(findings: Findings, share: int, staging_dir: str | None) -> b
         return False
     try:
         root = staging.path.parent
-        free, on = shutil.disk_usage(root).free, mounts.look(root)
+        free, on = shutil.disk_usage(root).free, mounts.mount_at(root)
         found = f"{shown_size(share)} are staged in {root} on their way to the bucket; {shown_size(free)} free there"
         elsewhere = "Pass staging_dir (--staging-dir here) on a larger local disk."
         if free < share:
@@ -256,6 +256,6 @@ def check_save_fits(findings: Findings, store: Store, size: int, grace: Grace, s
             "save", f"{took}, which leaves less than the {MARGIN:g} s that a step and leaving need.", cure
         )
     elif reserve(seconds, 0.0, 0.0) > grace.seconds:
-        findings.warning("save", f"{took}. One that takes twice as long, on a bad day, does not fit.", cure)
+        findings.warning("save", f"{took}. One that takes twice as long would not fit.", cure)
     else:
         findings.ok("save", f"{took}.")

@@ -76,7 +76,7 @@ class Watched:
         return [found for run in runs for found in _read(f"{self.root}/{run}", read)]
 
 
-def size_of(directory: str) -> int:
+def largest_checkpoint(directory: str) -> int:
     """Bytes of the largest checkpoint of a run, its parts together; 0 if there is none, or it cannot be read."""
     return max(_read(directory, _sizes), default=0)
 

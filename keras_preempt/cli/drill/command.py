@@ -44,7 +44,7 @@ _OTHERS_END = 30.0
 """Seconds that the other workers have to end by themselves when one was killed: they may still be saving."""
 
 _SAID = 120.0
-"""Seconds that a worker has to end after it has said with which status. Python ends it within 30; what comes before
+"""Seconds that a worker has to end after it has reported its exit status. Python ends it within 30; what comes before
 that is the script's own, such as an `exit_fn` that uploads something."""
 
 
@@ -169,7 +169,7 @@ def drill(as_json: bool, **values: Any) -> int:
     \b
     Exit codes:
       0  identical
-      1  different; what differs, from which step on, and why is told
+      1  different: what differs, from which step on, and the likely cause
       2  wrong usage
       3  a run failed or was stopped, so there is no verdict
       4  the script's run has no such moment as --at or --preempt asks for

@@ -79,7 +79,7 @@ class Judge:
         )
 
     def check_ends(self, report: SupervisorReport) -> None:
-        """Raises NoVerdict if a worker did not end after it had said how."""
+        """Raises NoVerdict if a worker reported its exit status and did not end."""
         for index, status in report.incarnations[-1].stuck.items():
             raise NoVerdict(
                 f"w{index} was preempted and has said that it exits with status {status}, and did not end. Whoever "

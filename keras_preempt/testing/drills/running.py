@@ -22,7 +22,7 @@ from keras_preempt.testing.drills.verdict import DrillVerdict, from_json
 
 _LONGEST_OUTPUT = 64 << 10  # bytes of output that a verdict holds
 _BETWEEN = (
-    60.0  # seconds beside the timeout that a start may take: for its processes to end, and for comparing
+    60.0  # seconds that a start may take after its timeout: for its processes to end, and for comparing
 )
 _ENDING = 60.0  # seconds that the command has to end its workers and remove its files when it is told to stop
 _USAGE = 2
@@ -70,12 +70,12 @@ def drill(
         gcs_faults: A mix of faults, such as "all", for a fake bucket that takes the place of the directory.
         isolate: Whether each run gets a copy of the working directory.
         twice: Whether to train undisturbed once more if the results differ.
-        seed: Chooses steps and workers; None for another one each time, which the verdict tells.
+        seed: Chooses steps and workers; None draws one, which the verdict has.
         timeout: Seconds that one start of the job may take. From this and the number of starts follows how long the
             whole drill may take.
         keep: A new or empty directory, or ``gs://bucket/prefix``, for the checkpoints of both runs.
         restart_codes: Exit statuses by which a worker says that it was preempted; empty for those of the command.
-        environment: Variables for the drill and its workers beside those of this process; None takes one away.
+        environment: Variables for the drill and its workers beside those of this process; None removes one.
         cwd: The working directory; None for this process's.
         log: A file for all that the drill and its workers print; None for none.
 

@@ -22,7 +22,7 @@ class DrillFit:
         steps: Training steps of it.
         promised_exact: Whether the log promised "bit-identical" before the first step.
         promised_if: What that depends on and could not be seen, as the end of "exact if ..."; None for nothing.
-        promise: What it said.
+        promise: What spoke against bit-identical, in words; empty if nothing did.
     """
 
     fit: int

@@ -12,11 +12,11 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from keras_preempt.testing.gcs import errors
-from keras_preempt.testing.gcs.objects import Buckets, Preconditions, integer
-from keras_preempt.testing.gcs.reads import download, page
+from keras_preempt.testing.gcs.objects import Buckets, Preconditions, number_in
+from keras_preempt.testing.gcs.reads import download, listing_page
 from keras_preempt.testing.gcs.uploads import (
-    Session,
-    Sessions,
+    UploadSession,
+    UploadSessions,
     checksums,
     parse_multipart,
     parse_resource,
@@ -30,7 +30,7 @@ _COPY = re.compile(r"(/storage/v1/b/[^/]+/o/[^/]+)/(rewriteTo|copyTo)/b/([^/]+)/
 
 
 @dataclass
-class Call:
+class ApiCall:
     """A request. Header names are in lower case; `body` is what arrived of it, `whole` says if that is all."""
 
     method: str
@@ -72,11 +72,11 @@ class Api:
 
     def __init__(self, buckets: Buckets, endpoint: str) -> None:
         self.buckets = buckets
-        self.sessions = Sessions()  # Those under way.
+        self.sessions = UploadSessions()  # Those under way.
         self.endpoint = endpoint  # As its clients know it.
         self.unauthenticated = False
 
-    def target(self, call: Call) -> str:
+    def target(self, call: ApiCall) -> str:
         """``bucket/object`` as far as the call names them, in its path, query, upload session or resource."""
         name = call.name or call.query.get("name") or call.query.get("prefix") or ""
         try:
@@ -88,7 +88,7 @@ class Api:
             pass  # The answer to the call will say so.
         return f"{call.bucket}/{name}" if call.bucket else ""
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: ApiCall) -> Reply:
         try:
             if self.unauthenticated:
                 raise errors.plain_error(
@@ -98,7 +98,7 @@ class Api:
         except errors.GcsError as error:
             return error.reply(media=call.sort == "media")
 
-    def _route(self, call: Call) -> Reply:
+    def _route(self, call: ApiCall) -> Reply:
         if not call.known:
             raise errors.not_built(f"{call.method} {call.path}")
         if call.onto is not None:
@@ -130,10 +130,10 @@ class Api:
             case ("", "GET", "o", False):
                 objects = self.buckets.objects(call.bucket)
                 self.buckets.require("list", "bucket")
-                return Reply.of(page(objects, call.query))
+                return Reply.of(listing_page(objects, call.query))
         return self._route_bucket(call)
 
-    def _route_bucket(self, call: Call) -> Reply:
+    def _route_bucket(self, call: ApiCall) -> Reply:
         match (call.door, call.method, bool(call.bucket), call.collection):
             case ("", "GET", True, ""):
                 return Reply.of(self.buckets.bucket_resource(call.bucket))
@@ -152,7 +152,7 @@ class Api:
                 )
         raise errors.not_built(f"{call.method} {call.path}")
 
-    def _copy(self, call: Call, bucket: str, name: str) -> Reply:
+    def _copy(self, call: ApiCall, bucket: str, name: str) -> Reply:
         """A copy within the service, done at once; `call` names the source, and may name its generation."""
         if call.method != "POST":
             raise errors.not_built(f"{call.method} {call.path}")
@@ -179,7 +179,7 @@ class Api:
         media = f"{self.endpoint}/download{place}?generation={resource['generation']}&alt=media"
         return Reply.of({**resource, "selfLink": f"{self.endpoint}{place}", "mediaLink": media})
 
-    def _announced(self, call: Call) -> tuple[dict[str, Any], bytes]:
+    def _announced(self, call: ApiCall) -> tuple[dict[str, Any], bytes]:
         """The resource that an upload begins with, and its content."""
         content_type = call.headers.get("content-type", "")
         match call.query.get("uploadType"):
@@ -194,7 +194,7 @@ class Api:
                 return {"contentType": content_type} if content_type else {}, call.body
         raise errors.invalid("Expected uploadType to be multipart, resumable or media.")
 
-    def _upload(self, call: Call) -> Reply:
+    def _upload(self, call: ApiCall) -> Reply:
         fields, content = self._announced(call)
         name = str(call.query.get("name") or fields.get("name") or "")
         conditions = Preconditions.of(call.query)
@@ -203,15 +203,15 @@ class Api:
             stored = self.buckets.insert(call.bucket, name, content, fields, conditions)
             return self._object(stored.resource())
         self.buckets.check_insert(call.bucket, name, conditions)
-        total = integer(call.headers, "x-upload-content-length")
-        session = Session(call.bucket, name, fields, conditions, total)
+        total = number_in(call.headers, "x-upload-content-length")
+        session = UploadSession(call.bucket, name, fields, conditions, total)
         self.sessions.begin(session)
         place = f"{self.endpoint}/upload/storage/v1/b/{quote(call.bucket, safe='')}/o?uploadType=resumable"
         where = f"{place}&name={quote(name, safe='')}&upload_id={session.id}"
         return Reply(200, b"", {"Location": where, "X-GUploader-UploadID": session.id})
 
 
-def _incomplete(session: Session, *, quiet: bool) -> Reply:
+def _incomplete(session: UploadSession, *, quiet: bool) -> Reply:
     """308: how much of a resumable upload is kept; without a Range header if nothing is.
 
     A client whose library takes every 308 for a redirection may ask to be told `quiet`: with 200, and 308 in a header.

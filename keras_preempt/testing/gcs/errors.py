@@ -86,4 +86,4 @@ POLICIES = {
         (412, "conditionNotMet", "Request violates constraint 'constraints/gcp.restrictNonCmekServices'"),
     ),
 }
-"""Settings of a bucket, or of what it is part of: the operations that they refuse, whoever asks, and the error."""
+"""Settings of a bucket, or of what it is part of: the operations that they refuse to every caller, and the error."""

@@ -54,7 +54,7 @@ class FakeGcs(Fake[GcsServer]):
         machine_bytes_per_second: The same for all connections of one machine together, like that of a network card.
             Clients that send the same User-Agent are taken to be on one machine.
         bucket_bytes_per_second: The same for all connections together, like the quota of a project.
-        location: Where the buckets are said to be.
+        location: The location that the buckets report.
         port: Where to listen; 0 for any free port.
 
     Raises:
@@ -145,7 +145,7 @@ class FakeGcs(Fake[GcsServer]):
 
     @property
     def policies(self) -> Collection[str]:
-        """Settings that refuse operations whoever asks: ``"retention"``, ``"requester pays"``, ``"organization"``."""
+        """Settings that refuse operations to every caller: ``"retention"``, ``"requester pays"``, ``"organization"``."""
         return self._buckets.policies
 
     @policies.setter

@@ -99,7 +99,7 @@ class Preconditions:
     def of(cls, query: Query, prefix: str = "if") -> Preconditions:
         """Reads them from the query of a request; their `prefix` is ``ifSource`` for those on what a copy copies."""
         names = ("GenerationMatch", "GenerationNotMatch", "MetagenerationMatch", "MetagenerationNotMatch")
-        return cls(*(integer(query, f"{prefix}{name}") for name in names))
+        return cls(*(number_in(query, f"{prefix}{name}") for name in names))
 
     def check(self, found: StoredObject | None, *, reading: bool) -> None:
         """Raises `GcsError` 412 (or 304, when `reading`) unless all hold for what was found."""
@@ -123,7 +123,7 @@ class ObjectSummary(NamedTuple):
     metadata: Mapping[str, str]
 
 
-def integer(query: Query, name: str) -> int | None:
+def number_in(query: Query, name: str) -> int | None:
     """The value of a numeric parameter, or None if it is not given; raises `GcsError` 400."""
     text = query.get(name)
     if text is None:
@@ -259,7 +259,7 @@ class Buckets:
         objects = self._bucket(bucket).objects
         self.require(operation)
         found = objects.get(name)
-        if found is None or integer(query, "generation") not in (None, found.generation):
+        if found is None or number_in(query, "generation") not in (None, found.generation):
             self.require("list")  # Without it a client does not learn that an object does not exist.
             raise errors.GcsError(404, "notFound", f"No such object: {bucket}/{name}")
         Preconditions.of(query).check(found, reading=reading)

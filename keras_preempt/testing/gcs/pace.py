@@ -64,7 +64,7 @@ class TokenBucket:
             return self._due - now
 
 
-class Pace:
+class Throttle:
     """Keeps what moves in one direction within several rates at once; `stopping` ends every wait."""
 
     def __init__(self, buckets: Sequence[TokenBucket], stopping: threading.Event) -> None:

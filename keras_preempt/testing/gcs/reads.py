@@ -14,7 +14,7 @@ from email.utils import formatdate
 from typing import Any
 
 from keras_preempt.testing.gcs import errors
-from keras_preempt.testing.gcs.objects import Query, StoredObject, integer
+from keras_preempt.testing.gcs.objects import Query, StoredObject, number_in
 from keras_preempt.testing.server import Reply
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
@@ -75,15 +75,15 @@ def _accepts_gzip(codings: str) -> bool:
     return False
 
 
-def page(objects: Mapping[str, StoredObject], query: Query) -> dict[str, Any]:
+def listing_page(objects: Mapping[str, StoredObject], query: Query) -> dict[str, Any]:
     """One page of a listing, as the JSON API answers it, of all objects of a bucket, sorted by name."""
     for name in _NOT_BUILT:
         if query.get(name, "false") != "false":
             raise errors.not_built(f"a listing with {name}")
-    limit = min(integer(query, "maxResults") or _LARGEST_PAGE, _LARGEST_PAGE)
+    limit = min(number_in(query, "maxResults") or _LARGEST_PAGE, _LARGEST_PAGE)
     prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
     start, end = query.get("startOffset", ""), query.get("endOffset")
-    last = token = query.get("pageToken", "")
+    token = query.get("pageToken", "")
     try:
         last = base64.b64decode(token, altchars=b"-_", validate=True).decode()
     except ValueError as error:

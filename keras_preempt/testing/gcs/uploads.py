@@ -72,7 +72,7 @@ def checksums(headers: Headers) -> dict[str, str]:
 
 
 @dataclass
-class Session:
+class UploadSession:
     """A resumable upload of `total` bytes (None: not known yet).
 
     `pieces` are what has arrived and is kept: `size` bytes; `stored` is the object's resource.
@@ -150,16 +150,16 @@ class Session:
         return done
 
 
-class Sessions:
+class UploadSessions:
     """All resumable uploads, by their unguessable id."""
 
     def __init__(self) -> None:
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, UploadSession] = {}
 
-    def begin(self, session: Session) -> None:
+    def begin(self, session: UploadSession) -> None:
         self._sessions[session.id] = session
 
-    def find(self, upload_id: str) -> Session:
+    def find(self, upload_id: str) -> UploadSession:
         if upload_id not in self._sessions:
             raise errors.GcsError(404, "notFound", "There is no such upload session.")
         return self._sessions[upload_id]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from io import BufferedIOBase
 from typing import Any
 
-from keras_preempt.testing.gcs.api import Api, Call
+from keras_preempt.testing.gcs.api import Api, ApiCall
 from keras_preempt.testing.gcs.errors import ERROR_STATUSES, plain_error
 from keras_preempt.testing.gcs.faults import Fault, FaultPlan
-from keras_preempt.testing.gcs.pace import Pace, Rates, TokenBucket
+from keras_preempt.testing.gcs.pace import Rates, Throttle, TokenBucket
 from keras_preempt.testing.server import Handler, LoopbackServer, Reply, RequestLog
 
 _LONGEST_LINE = 1024  # bytes
@@ -93,19 +93,19 @@ class _Handler(Handler):
         super().setup()
         self._connection = self.server.limits.connection.buckets()
 
-    def _set_pace(self, up: Sequence[TokenBucket], down: Sequence[TokenBucket]) -> None:
-        self._up, self._down = Pace(up, self.server.stopping), Pace(down, self.server.stopping)
+    def _set_throttles(self, up: Sequence[TokenBucket], down: Sequence[TokenBucket]) -> None:
+        self._up, self._down = Throttle(up, self.server.stopping), Throttle(down, self.server.stopping)
 
     def _serve(self) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
-        call = Call(self.command, self.path, headers)
+        call = ApiCall(self.command, self.path, headers)
         body = Body.announced_by(headers, self.rfile)
         if body is None:
             self.send_error(411, "Expected a Content-Length or chunks")
             self.close_connection = True
             return
         machine = self.server.machine(headers.get("user-agent", ""))
-        self._set_pace(*zip(self._connection, machine, self.server.bucket, strict=True))
+        self._set_throttles(*zip(self._connection, machine, self.server.bucket, strict=True))
         if call.sort == "chunk":
             # Its object is known before its body is read, so that a reset can cut it short.
             request, fault = self._log(call)
@@ -123,7 +123,7 @@ class _Handler(Handler):
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = _serve
 
-    def _log(self, call: Call) -> tuple[Request, Fault | None]:
+    def _log(self, call: ApiCall) -> tuple[Request, Fault | None]:
         target = self.server.api.target(call)
         query = "&".join(f"{name}={value}" for name, value in call.pairs)
         request = Request(call.method, f"{call.path}?{query}" if query else call.path, target)
@@ -133,10 +133,10 @@ class _Handler(Handler):
             request.fault = fault.kind
             if fault.kind == "slow":
                 trickle = [TokenBucket(self.server.plan.seeded.slow_bytes_per_second)]
-                self._set_pace(trickle, trickle)
+                self._set_throttles(trickle, trickle)
         return request, fault
 
-    def _receive(self, call: Call, body: Body, request: Request | None, fault: Fault | None) -> None:
+    def _receive(self, call: ApiCall, body: Body, request: Request | None, fault: Fault | None) -> None:
         """Reads the body, or half of it (of one in chunks: one piece) if a reset is due."""
         wanted = body.size
         if fault is not None and fault.kind == "reset":
@@ -156,7 +156,7 @@ class _Handler(Handler):
             self._up.spend(len(piece))
         call.body, call.whole = b"".join(pieces), arrived == body.size
 
-    def _answer(self, call: Call, request: Request, fault: Fault | None) -> None:
+    def _answer(self, call: ApiCall, request: Request, fault: Fault | None) -> None:
         kind = fault.kind if fault else ""
         if fault is not None and kind == "stall":
             self.server.stopping.wait(fault.seconds)
@@ -206,7 +206,7 @@ class _Handler(Handler):
             self.break_off(reset=False)
 
 
-def _content_middle(call: Call) -> int:
+def _content_middle(call: ApiCall) -> int:
     """A place within the content that an upload carries, whatever is wrapped around it."""
     if call.query.get("uploadType") != "multipart":
         return len(call.body) // 2

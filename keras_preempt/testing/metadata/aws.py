@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import ClassVar
 
 from keras_preempt.process import environment
-from keras_preempt.testing.metadata.wire import FakeCloud, Question, below, entries
+from keras_preempt.testing.metadata.wire import FakeCloud, Question, below, entry_names
 from keras_preempt.testing.server import Reply
 
 _META = "/latest/meta-data/"
@@ -94,7 +94,7 @@ class FakeAws(FakeCloud):
             if path in self._values:
                 return Reply(200, self._values[path].encode())
             if question.path.startswith(_META) and (found := below(self._values, path)):
-                return Reply(200, "\n".join(entries(found)).encode())
+                return Reply(200, "\n".join(entry_names(found)).encode())
         return Reply(404, b"Not Found")
 
     def _give_token(self, question: Question) -> Reply:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from keras_preempt.process import environment
-from keras_preempt.testing.metadata.wire import GOOGLE_FLAVOR, FakeCloud, Question, below, entries
+from keras_preempt.testing.metadata.wire import GOOGLE_FLAVOR, FakeCloud, Question, below, entry_names
 from keras_preempt.testing.server import Reply
 
 _ROOT = "/computeMetadata/v1/"
@@ -130,7 +130,7 @@ class FakeGce(FakeCloud):
             return Reply(200, json.dumps(_tree(found)).encode(), headers)
         if path and not path.endswith("/"):
             return Reply(301, b"", {**GOOGLE_FLAVOR, "Location": f"{_ROOT}{path}/"})
-        return Reply(200, "".join(f"{name}\n" for name in entries(found)).encode(), headers)
+        return Reply(200, "".join(f"{name}\n" for name in entry_names(found)).encode(), headers)
 
 
 def _tree(flat: Mapping[str, str]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def below(values: Mapping[str, V], path: str) -> dict[str, V]:
     return {key[len(folder) :]: value for key, value in values.items() if key.startswith(folder)}
 
 
-def entries(keys: Iterable[str]) -> list[str]:
+def entry_names(keys: Iterable[str]) -> list[str]:
     """The names directly in a folder, given the keys in it and its folders; those of folders end with a slash."""
     return sorted({key.partition("/")[0] + ("/" if "/" in key else "") for key in keys})
 

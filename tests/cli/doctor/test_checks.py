@@ -79,7 +79,7 @@ def test_a_staging_disk_in_memory_is_a_warning(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "mountinfo").write_text("20 1 0:1 / / rw - tmpfs tmpfs rw\n")
     monkeypatch.setattr(mounts, "MOUNTINFO", str(tmp_path / "mountinfo"))
     findings = Findings()
-    assert storage.check_room(findings, GcsStore("gs://bucket/run"), 1, 2, 1, str(tmp_path))
+    assert storage.check_free_space(findings, GcsStore("gs://bucket/run"), 1, 2, 1, str(tmp_path))
     assert of("staging", findings).level == "warning"
     assert "it is memory (tmpfs)" in of("staging", findings).what
 

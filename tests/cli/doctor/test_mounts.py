@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from keras_preempt.cli.doctor import mounts
-from keras_preempt.cli.doctor.mounts import Fate, fate_of, mount_of, parse
+from keras_preempt.cli.doctor.mounts import Fate, fate_of, mount_of, parse_mountinfo
 from keras_preempt.process.environment import PLATFORM
 from tests.cli.doctor.doctored import doctor
 
@@ -127,7 +127,7 @@ STACKED = """\
 def test_what_becomes_of_a_file_system_is_read_from_the_list_of_mounts(
     text: str, path: str, kind: str, fate: Fate
 ) -> None:
-    listed = parse(text)
+    listed = parse_mountinfo(text)
     mount = mount_of(path, listed)
     assert mount is not None
     assert (mount.kind, fate_of(mount, listed)) == (kind, fate)
@@ -137,11 +137,11 @@ def test_what_becomes_of_a_file_system_is_read_from_the_list_of_mounts(
     "text", ["", "nonsense", "1 2 3", "x y 0:1 / / rw - ext4 /dev/sda1 rw", "1 0 0:1 / /a rw -"]
 )
 def test_a_list_of_mounts_that_says_nothing_is_no_error(text: str) -> None:
-    assert mount_of("/run", parse(text)) is None
+    assert mount_of("/run", parse_mountinfo(text)) is None
 
 
 def test_the_list_of_this_machine_has_a_mount_for_every_path(tmp_path: Path) -> None:
-    found = mounts.look(tmp_path.resolve())
+    found = mounts.mount_at(tmp_path.resolve())
     assert found is not None
     assert tmp_path.resolve().is_relative_to(found[0].point)
 

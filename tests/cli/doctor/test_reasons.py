@@ -13,7 +13,7 @@ from keras_preempt.checkpoint.reader import committed
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.cli.doctor.finding import Finding, Findings
 from keras_preempt.cli.doctor.processes import Process
-from keras_preempt.cli.doctor.reasons import explain
+from keras_preempt.cli.doctor.reasons import explain_trial
 from keras_preempt.cli.doctor.trial import Trial
 from keras_preempt.notices.cloud import Grace
 from keras_preempt.process.exit_codes import EXIT_NOT_SAVED, EXIT_RESTART, RESTART_CODES
@@ -64,7 +64,7 @@ def trial(
 def explained(seen: Trial, check: str, level: str = "problem") -> Finding:
     """The only finding."""
     findings = Findings()
-    explain(seen, findings)
+    explain_trial(seen, findings)
     (finding,) = findings.all
     assert (finding.check, finding.level) == (check, level)
     return finding
@@ -77,7 +77,7 @@ def test_a_save_in_time_passes(saved: list[Manifest]) -> None:
 
 def test_a_save_that_leaves_nothing_for_a_bad_day_is_a_warning(saved: list[Manifest]) -> None:
     findings = Findings()
-    explain(trial([PYTHON], {0: EXIT_RESTART}, saved=saved, seconds=28.6), findings)
+    explain_trial(trial([PYTHON], {0: EXIT_RESTART}, saved=saved, seconds=28.6), findings)
     assert [finding.level for finding in findings.all] == ["ok", "warning"]
     assert "took 28.6 s of the 30 s" in findings.all[1].what
     assert "more grace" in findings.all[1].cure
@@ -147,7 +147,7 @@ def test_a_loop_that_never_listened_is_a_warning() -> None:
 
 def test_what_is_certain_of_a_loop_is_a_problem_all_the_same() -> None:
     findings = Findings()
-    explain(trial([WRAPPER, PYTHON], {0: -15}, loop=True, left=["python (20)"]), findings)
+    explain_trial(trial([WRAPPER, PYTHON], {0: -15}, loop=True, left=["python (20)"]), findings)
     assert [(finding.check, finding.level) for finding in findings.all] == [("left behind", "problem")]
     blocked = Process(20, "python loop.py", 10, blocked=True, ignored=False, caught=True, first=False)
     explained(trial([blocked], {}, loop=True, in_time=False), "SIGTERM")

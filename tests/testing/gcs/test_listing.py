@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keras_preempt.testing.gcs.objects import StoredObject
-from keras_preempt.testing.gcs.reads import page
+from keras_preempt.testing.gcs.reads import listing_page
 
 NAMES = ["a", "a/1", "a/2", "a/b/3", "a/b/4", "b", "c/5", "ä/6"]
 
@@ -70,7 +70,7 @@ def test_pages_put_together_are_the_unpaged_listing(names, prefix, limit):
     seen_names, seen_prefixes, token = [], [], None
     for _ in range(len(names) + 2):
         query = {"prefix": prefix, "delimiter": "/", "maxResults": str(limit)}
-        answer = page(objects, query | ({"pageToken": token} if token else {}))
+        answer = listing_page(objects, query | ({"pageToken": token} if token else {}))
         assert len(answer.get("items", [])) + len(answer.get("prefixes", [])) <= limit
         seen_names += [item["name"] for item in answer.get("items", [])]
         seen_prefixes += answer.get("prefixes", [])
