@@ -145,7 +145,7 @@ class FakeGcs(Fake[GcsServer]):
 
     @property
     def policies(self) -> Collection[str]:
-        """Settings that refuse operations to every caller: ``"retention"``, ``"requester pays"``, ``"organization"``."""
+        """Settings that refuse operations to everybody: ``"retention"``, ``"requester pays"``, ``"organization"``."""
         return self._buckets.policies
 
     @policies.setter
