@@ -2,9 +2,10 @@
 "use strict";
 
 (() => {
+  const COLUMNS = ["one device", "Mirrored", "2 workers", "JAX"];
   const VERDICTS = [
     ["exact", /^exact$/, "exact"],
-    ["condition", /^exact \(/, "exact on a condition"],
+    ["condition", /^exact if$/, "exact on a condition"],
     ["not", /^not exact/, "not exact, with a warning"],
     ["refused", /^(refused|Keras fails)/, "refused, or Keras fails"],
   ];
@@ -20,31 +21,28 @@
     return element("select", {}, ...choices);
   }
 
-  // The list below a table has its notes; a cell ends with the number of its own, such as "exact (3)".
-  function noteOf(cell, notes) {
-    const number = /\((\d+)\)$/.exec(cell.textContent.trim());
-    return number && notes ? notes.children[Number(number[1]) - 1].textContent.trim() : "";
+  // "exact; JAX: Keras fails" is exact on all but JAX, and "one device: exact" was run on one device only.
+  function verdictsOf(text) {
+    const verdicts = new Map();
+    for (const part of text.split(";")) {
+      const [, where, word] = /^(?:(.*): )?(.*)$/.exec(part.trim());
+      const columns = where ? where.split(", ") : word === "not on JAX" ? ["JAX"] : COLUMNS;
+      const verdict = VERDICTS.find(([, pattern]) => pattern.test(word));
+      for (const column of columns) verdicts.set(column, verdict ? verdict[0] : "");
+    }
+    return verdicts;
   }
 
   function start(place) {
     const tables = [...place.querySelectorAll("table")];
-    const lists = new Map();
-    let before = null;
-    for (const each of place.querySelectorAll("table, ol")) {
-      if (each.tagName === "TABLE") before = each;
-      else if (before) lists.set(before, each);
-    }
-    const columns = [...tables[0].tHead.rows[0].cells].slice(1).map((cell, index) => [index + 1, cell.textContent]);
     const rows = tables.flatMap((table) => [...table.tBodies[0].rows]);
-    for (const row of rows) {
-      for (const cell of [...row.cells].slice(1)) {
-        const verdict = VERDICTS.find(([, pattern]) => pattern.test(cell.textContent.trim()));
-        if (verdict) cell.dataset.verdict = verdict[0];
-        cell.title = noteOf(cell, lists.get(row.closest("table")));
-      }
+    const verdicts = new Map(rows.map((row) => [row, verdictsOf(row.cells[1].textContent)]));
+    for (const [row, found] of verdicts) {
+      const different = new Set(found.values());
+      if (different.size === 1) row.cells[1].dataset.verdict = [...different][0];
     }
     const words = element("input", { type: "search", placeholder: "shuffle, GAN, LoRA …" });
-    const column = select("any", columns);
+    const column = select("any", COLUMNS.map((column) => [column, column]));
     const verdict = select("any", VERDICTS.map(([name, , label]) => [name, label]));
     const found = element("output", {});
 
@@ -52,9 +50,10 @@
       const wanted = words.value.toLowerCase().split(/\s+/).filter(Boolean);
       let shown = 0;
       for (const row of rows) {
-        const text = [row.textContent, ...[...row.cells].map((cell) => cell.title)].join(" ").toLowerCase();
-        const cells = column.value ? [row.cells[Number(column.value)]] : [...row.cells].slice(1);
-        const fits = cells.some((cell) => (verdict.value ? cell.dataset.verdict === verdict.value : cell.dataset.verdict || !column.value));
+        const text = row.textContent.toLowerCase();
+        const trained = verdicts.get(row);
+        const each = column.value ? [trained.get(column.value) || ""] : [...trained.values()];
+        const fits = each.some((one) => (verdict.value ? one === verdict.value : one || !column.value));
         row.hidden = !(fits && wanted.every((word) => text.includes(word)));
         shown += !row.hidden;
       }
@@ -64,8 +63,6 @@
         whole.hidden = none;
         const heading = headings.get(table);
         if (heading) heading.hidden = none;
-        const list = lists.get(table);
-        if (list) list.hidden = none;
       }
       found.value = `${shown} of ${rows.length} combinations`;
     }

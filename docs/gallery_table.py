@@ -14,7 +14,6 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from generated import main  # noqa: E402
-from table_notes import Notes  # noqa: E402
 
 from tests.gallery.catalogue import FOLDERS, SCRIPTS, Identical, Script  # noqa: E402
 from tests.gallery.drilled import Record, load_records  # noqa: E402
@@ -27,6 +26,21 @@ EVERY_LINE = "Watching over 1 worker in DIRECTORY. "
 _OWN_CALLBACKS = re.compile(r"(?<=not kept over a restart: )[\w, ():]+(?=\. Give them)")
 
 
+class Legend:
+    """Letters for the sentences of a column, in the order of their first use."""
+
+    def __init__(self, first: str) -> None:
+        self._first = ord(first)
+        self._letters: dict[str, str] = {}
+
+    def letter(self, sentence: str) -> str:
+        """Returns the letter of a sentence."""
+        return self._letters.setdefault(sentence, chr(self._first + len(self._letters)))
+
+    def __str__(self) -> str:
+        return "\n".join(f"- **{letter}**: {sentence}" for sentence, letter in self._letters.items())
+
+
 def words(seen: Record | None) -> str:
     """Returns a verdict in the words of the table."""
     if seen is None:
@@ -37,15 +51,16 @@ def words(seen: Record | None) -> str:
 def said(line: str) -> str:
     """Returns what the log said of a script, as it may have said it of others."""
     told = _OWN_CALLBACKS.sub("(their names)", line.removeprefix(EVERY_LINE))
+    told = told.removeprefix("After a preemption: ").removeprefix("NOT exact after a preemption: ")
     return re.sub(r"[*_]", r"\\\g<0>", told)  # They would be Markdown.
 
 
-def row(script: Script, seen: Record | None, on_jax: Record | None, notes: Notes) -> str:
+def row(script: Script, seen: Record | None, on_jax: Record | None, log: Legend, jax: Legend) -> str:
     """Returns the row of one script."""
     why_not = NOT_ON_JAX.get(script.name)
-    there = words(on_jax) if why_not is None else notes.cell("not on JAX", why_not)
-    told = "" if seen is None else ", ".join(str(notes.number(said(line))) for line in seen["said"])
-    cells = [f"`{script.path.name}`", script.shown, words(seen), there, told]
+    there = words(on_jax) if why_not is None else f"no ({jax.letter(why_not)})"
+    told = "" if seen is None else ", ".join(log.letter(said(line)) for line in seen["said"])
+    cells = [f"`{script.path.name}`", script.shown, f"{words(seen)} ({told})", there]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -53,26 +68,26 @@ def tables() -> str:
     """Returns the summary and all tables as Markdown."""
     seen, there = load_records(), load_records("jax")
     identical = sum(isinstance(script.verdict, Identical) for script in SCRIPTS)
-    parts, notes = [], Notes()
+    parts, log, jax = [], Legend("A"), Legend("a")
     for folder, heading in FOLDERS.items():
         lines = [
             f"### {heading}",
             "",
-            "| script | what is in it | verdict | on JAX | log |",
-            "|---" * 5 + "|",
+            "| script | what is in it | verdict (log) | on JAX |",
+            "|---" * 4 + "|",
         ]
         lines += [
-            row(s, seen.get(s.name), there.get(s.name), notes)
+            row(s, seen.get(s.name), there.get(s.name), log, jax)
             for s in SCRIPTS
             if s.name.startswith(f"{folder}/")
         ]
         parts.append("\n".join(lines))
     summary = (
         f"{len(SCRIPTS)} scripts: {identical} identical, {len(SCRIPTS) - identical} not exact, which the log says "
-        "before the first step. The numbers in the tables are those of this list: what the log said then, and why a "
-        "script is not on JAX."
+        "before the first step."
     )
-    return "\n\n".join([summary, str(notes), *parts])
+    legends = f"What the log said:\n\n{log}\n\nWhy a script is not on JAX:\n\n{jax}"
+    return "\n\n".join([summary, *parts, "### Legend", legends])
 
 
 if __name__ == "__main__":

@@ -13,10 +13,9 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from generated import main  # noqa: E402
-from table_notes import Notes  # noqa: E402
 
 from tests.ways.on_jax import NOT_DRILLED, NotOnJax, verdict_of  # noqa: E402
-from tests.ways.way import STRATEGIES, Exact, KerasFails, Refused, Verdict, Warned, Way  # noqa: E402
+from tests.ways.way import STRATEGIES, Exact, KerasFails, Refused, Warned, Way  # noqa: E402
 
 #: The tables in their order: a heading, and the modules of the catalogue that it is made of.
 TABLES = {
@@ -32,43 +31,52 @@ def ways(modules: tuple[str, ...]) -> list[Way]:
     return [way for name in modules for way in importlib.import_module(f"tests.ways.catalogue.{name}").WAYS]
 
 
-#: The headings of the columns, which have to be narrow; the page explains them.
-COLUMNS = dict(zip(STRATEGIES, ("one device", "Mirrored", "2 workers"), strict=True))
+#: What is trained on, in the words of the table; docs/filter.js has the same.
+COLUMNS = (*zip(STRATEGIES, ("one device", "Mirrored", "2 workers"), strict=True), (None, "JAX"))
 
 
-def cell(verdict: Verdict | None, notes: Notes) -> str:
-    """Says a verdict in the words of the table."""
-    if verdict is None:
-        return "-"
-    if isinstance(verdict, Exact):
-        return notes.cell("exact", None if verdict.condition is None else f"if {verdict.condition}")
-    if isinstance(verdict, Warned):
-        return notes.cell("not exact", verdict.reason)
-    if isinstance(verdict, Refused):
-        return notes.cell("refused", verdict.reason)
-    assert isinstance(verdict, KerasFails)
-    return notes.cell("Keras fails", verdict.reason)
-
-
-def cell_on_jax(way: Way, notes: Notes) -> str:
-    """Says in the words of the table what is promised for a way on JAX."""
-    verdict = verdict_of(way)
+def verdict_on(way: Way, strategy: str | None) -> tuple[str, str | None]:
+    """Returns the verdict in the words of the table, and its condition or reason; for None, that on JAX."""
+    verdict = verdict_of(way) if strategy is None else way.verdicts.get(strategy)
     if isinstance(verdict, NotOnJax):
-        return notes.cell("not on JAX", verdict.reason)
-    return "not drilled" if way.name in NOT_DRILLED else cell(verdict, notes)
+        return "not on JAX", verdict.reason
+    if verdict is None or (strategy is None and way.name in NOT_DRILLED):
+        return "-", None
+    if isinstance(verdict, Exact):
+        return ("exact", None) if verdict.condition is None else ("exact if", f"if {verdict.condition}")
+    for kind, word in ((Warned, "not exact"), (Refused, "refused"), (KerasFails, "Keras fails")):
+        if isinstance(verdict, kind):
+            return word, verdict.reason
+    raise TypeError(f"Expected a verdict. Received: {verdict!r}.")
+
+
+def row(way: Way) -> str:
+    """Returns a row: what is trained, the verdict with the columns that differ from the others, and why."""
+    columns: dict[str, list[str]] = {}
+    reasons: dict[str, None] = {}
+    for strategy, column in COLUMNS:
+        word, reason = verdict_on(way, strategy)
+        if word != "-":
+            columns.setdefault(word, []).append(column)
+        if reason is not None:
+            reasons[f"{reason[0].upper()}{reason[1:]}."] = None
+    run = sum(map(len, columns.values()))
+    parts = []
+    for word, where in sorted(columns.items(), key=lambda each: -len(each[1])):
+        most = not parts and run == len(COLUMNS) and len(where) > run / 2
+        parts.append(
+            word if most else "not on JAX" if word == "not on JAX" else f"{', '.join(where)}: {word}"
+        )
+    cells = [way.shown, "; ".join(parts), " ".join(reasons)]
+    return "| " + " | ".join(each.replace("|", "\\|") for each in cells) + " |"
 
 
 def tables() -> str:
     """Returns all tables as Markdown."""
     parts = []
     for heading, modules in TABLES.items():
-        notes = Notes()
-        lines = [f"## {heading}", "", f"| | {' | '.join(COLUMNS.values())} | JAX |", "|---" * 5 + "|"]
-        for way in ways(modules):
-            cells = [way.shown, *(cell(way.verdicts.get(each), notes) for each in STRATEGIES)]
-            cells.append(cell_on_jax(way, notes))
-            lines.append("| " + " | ".join(each.replace("|", "\\|") for each in cells) + " |")
-        parts.append("\n".join([*lines, "", str(notes)]))
+        lines = [f"## {heading}", "", "| trained | verdict | condition or reason |", "|---|---|---|"]
+        parts.append("\n".join([*lines, *map(row, ways(modules))]))
     return "\n\n".join(parts)
 
 

@@ -194,12 +194,23 @@ def test_a_table_of_short_cells_stays_one_on_a_phone_and_its_long_names_can_be_b
     assert ("tf.<wbr>random.<wbr>stateless_*" in written) is short
 
 
-def test_the_tables_of_combinations_and_of_the_gallery_have_no_long_cell_but_the_first_ones() -> None:
-    for name, described in (("tested-combinations", 1), ("gallery", 2)):
-        rows = [
-            line.split(" | ")
-            for line in (ROOT / f"docs/{name}.md").read_text().splitlines()
-            if line[:2] == "| "
-        ]
-        assert len(rows) > 50
-        assert max(len(cell.strip(" |")) for row in rows for cell in row[described:]) <= 16
+def rows_of(name: str) -> list[list[str]]:
+    lines = (ROOT / f"docs/{name}.md").read_text().splitlines()
+    return [line.strip("| ").split(" | ") for line in lines if line[:2] == "| "]
+
+
+def test_the_tables_of_the_gallery_have_no_long_cell_but_the_first_two() -> None:
+    rows = rows_of("gallery")
+    assert len(rows) > 50
+    assert max(len(cell.strip()) for row in rows for cell in row[2:]) <= 16
+
+
+def test_the_script_of_the_filter_knows_every_column_and_verdict_of_the_tested_combinations() -> None:
+    script = (DOCS / "filter.js").read_text()
+    rows = [row for row in rows_of("tested-combinations") if row[0] != "trained"]
+    assert len(rows) > 100
+    for row in rows:
+        for part in row[1].split("; "):
+            columns, _, verdict = part.rpartition(": ")
+            assert verdict in ("exact", "exact if", "not exact", "refused", "Keras fails", "not on JAX"), row
+            assert all(f'"{column}"' in script for column in columns.split(", ") if column), row
