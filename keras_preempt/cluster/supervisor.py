@@ -11,7 +11,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from keras_preempt.cluster.exit_record import record_exits, recorded_steps
 from keras_preempt.cluster.local import LocalCluster, default_prefix
 from keras_preempt.cluster.outcome import (
     KILLED_BY_TERM,
@@ -25,7 +24,13 @@ from keras_preempt.cluster.outcome import (
     judge,
 )
 from keras_preempt.cluster.scratch import scratch_directory
-from keras_preempt.cluster.status import overdue, read_listening, read_statuses
+from keras_preempt.cluster.status import (
+    overdue,
+    read_listening,
+    read_statuses,
+    record_exits,
+    recorded_steps,
+)
 from keras_preempt.process.environment import INCARNATION, STATUS_DIR
 from keras_preempt.process.exit_codes import EXIT_INTERRUPTED, EXIT_NOT_SAVED
 

@@ -29,21 +29,13 @@ ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"
 
 
 class AzureEvent(NamedTuple):
-    """One announced event.
-
-    Attributes:
-        id: Its identity.
-        kind: ``Preempt``, ``Terminate``, ``Reboot``, ``Redeploy``, ``Freeze``, or one that Azure adds later.
-        resources: Names of the machines that it is about.
-        started: Whether it has begun.
-        not_before: When it begins at the earliest, in seconds since 1970; None if it begins at once or has begun.
-    """
+    """One announced event; `kind` is such as ``Preempt``, ``Reboot`` or ``Freeze``, or one that Azure adds later."""
 
     id: str
     kind: str
-    resources: tuple[str, ...]
+    resources: tuple[str, ...]  # Names of the machines that it is about.
     started: bool
-    not_before: float | None
+    not_before: float | None  # In seconds since 1970; None if it begins at once or has begun.
 
     def is_about(self, machine: str) -> bool:
         """Whether the machine of this name is affected; names in Azure are not case-sensitive."""
@@ -51,17 +43,11 @@ class AzureEvent(NamedTuple):
 
 
 class AzureDocument(NamedTuple):
-    """All that is announced.
+    """All that is announced."""
 
-    Attributes:
-        incarnation: A number that changes whenever the content does.
-        events: Those that could be read.
-        problem: What is wrong with the first event that could not be read, or None.
-    """
-
-    incarnation: int
-    events: tuple[AzureEvent, ...]
-    problem: str | None
+    incarnation: int  # Changes whenever the content does.
+    events: tuple[AzureEvent, ...]  # Those that could be read.
+    problem: str | None  # What is wrong with the first event that could not be read.
 
 
 class AzureScheduledEvents(PollingSource):

@@ -8,7 +8,7 @@ import pytest
 
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cluster import WorkerExit
-from keras_preempt.cluster.exit_record import record_exits, recorded_steps
+from keras_preempt.cluster.status import record_exits, recorded_steps
 from keras_preempt.process import environment
 from keras_preempt.report import events
 from keras_preempt.report.status import Status
