@@ -85,18 +85,9 @@ def newest_file(store: Store, incarnation: int | None = None) -> str | None:
 
 
 def rebuild(store: Store, incarnation: int) -> tuple[keras.Model, list[str]]:
-    """Makes the model that a start has trained, from classes of Keras alone.
+    """Makes the model that a start has trained, from classes of Keras alone; raises `CheckpointError` if it cannot.
 
-    Args:
-        store: The run's directory.
-        incarnation: The number of the start.
-
-    Returns:
-        The model, and the names by which a checkpoint has its variables, in their order. Its own can be others.
-
-    Raises:
-        NoArchitecture: There is no description, it names classes that are not Keras' own, or Keras cannot make it.
-        CheckpointError: It cannot be read.
+    Returns also the names by which a checkpoint has its variables, in their order. The model's own can be others.
     """
     name = newest_file(store, incarnation)
     if name is None:
@@ -142,14 +133,14 @@ def _foreign(value: Any, depth: int) -> list[str]:
     if not isinstance(value, dict):
         return []
     found = [name for item in value.values() for name in _foreign(item, depth + 1)]
-    if "class_name" in value and not _is_known(str(value["class_name"]), value.get("module")):
-        found.append(".".join(str(part) for part in (value.get("module"), value["class_name"]) if part))
+    if "class_name" not in value:
+        return found
+    name, module = str(value["class_name"]), value.get("module")
+    # Names with underscores are data; `function` stands for one of Keras by its name.
+    plain = (name.startswith("__") and name != "__lambda__") or (name, module) == ("function", "builtins")
+    of_keras = (
+        isinstance(module, str) and module.split(".")[0] == "keras" and name not in ("__lambda__", "Lambda")
+    )
+    if not plain and not of_keras:
+        found.append(".".join(str(part) for part in (module, value["class_name"]) if part))
     return found
-
-
-def _is_known(name: str, module: object) -> bool:
-    if name in ("__lambda__", "Lambda"):
-        return False
-    if name.startswith("__") or (name, module) == ("function", "builtins"):  # Data; Keras' functions by name.
-        return True
-    return isinstance(module, str) and module.split(".")[0] == "keras"

@@ -43,14 +43,10 @@ class NotPlainError(Exception):
 
 
 class AttributeWriter:
-    """Makes JSON data of the attributes of one fit's callbacks.
+    """Makes JSON data of the attributes of one fit's callbacks, and adds their arrays to `arrays`.
 
-    Args:
-        arrays: Gets the arrays.
-        there: Objects that had been there when the fit began, by their places; None if it is beginning.
-
-    Attributes:
-        objects: Those that were written, by their places.
+    `there` are the objects that had been there when the fit began, by their places; None if it is beginning. `objects`
+    are those that were written, likewise.
     """
 
     def __init__(self, arrays: dict[str, Array], there: Mapping[str, Any] | None = None) -> None:
@@ -133,12 +129,7 @@ class AttributeWriter:
 
 
 class AttributeReader:
-    """Makes the values again of what an `AttributeWriter` has made, in the objects that are there.
-
-    Args:
-        arrays: The arrays.
-        there: Objects that had been there when the fit began, by their places.
-    """
+    """Makes the values again of what an `AttributeWriter` has made, in the objects that are there."""
 
     def __init__(self, arrays: Mapping[str, Array], there: Mapping[str, Any]) -> None:
         self._arrays = arrays

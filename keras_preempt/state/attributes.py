@@ -57,11 +57,7 @@ class _Attribute(NamedTuple):
 
 
 class Attributes:
-    """The attributes of the callbacks of one fit.
-
-    Args:
-        callbacks: Those whose attributes are kept, by names that are the same in each start.
-    """
+    """The attributes of the callbacks of one fit, which have names that are the same in each start."""
 
     def __init__(self, callbacks: Mapping[str, keras.callbacks.Callback]) -> None:
         self._callbacks = dict(callbacks)

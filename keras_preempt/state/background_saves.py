@@ -33,12 +33,7 @@ _ORBAX_WAITS = ("wait_until_finished", "wait")
 
 
 def wait(callbacks: Iterable[Any], left: float | None) -> None:
-    """Waits until the saves in the background are made, as long as there is time.
-
-    Args:
-        callbacks: All callbacks of the fit.
-        left: Seconds until the machine goes; None if unknown.
-    """
+    """Waits until the saves in the background are made, as long as there is time: `left` seconds, None if unknown."""
     waits = [(type(each).__name__, call) for each in callbacks for call in _waits_of(each)]
     if not waits:
         return

@@ -68,7 +68,7 @@ _HARMLESS = frozenset(
 )
 """Packages that change no weights unless it is by one of those names."""
 
-_TRACING = frozenset({"compile", "make_train_function", "train_function"})
+TRACING = frozenset({"compile", "make_train_function", "train_function"})
 """Names without which a callback does not have a step traced anew."""
 
 _MOST = 500
@@ -76,35 +76,24 @@ _MOST = 500
 
 
 class Used(NamedTuple):
-    """Something that code uses and that is a variable, or has variables.
-
-    Attributes:
-        name: How the code calls it.
-        value: The variable, the layer, or a list or dictionary of these.
-        of: The object of which it is an attribute; None if it is a variable of a function or the script.
-    """
+    """Something that code uses and that is a variable, or has variables: a layer, a list or dictionary of these."""
 
     name: str
     value: Any
-    of: Any = None
+    of: Any = None  # The object of which it is an attribute; None for a variable of a function or the script.
 
 
 class HookCode:
-    """All code of the user's that some methods of an object reach.
+    """All code of the user's that some methods reach, of a callback that `fit` has given its model, or of a model.
 
-    Args:
-        of: A callback that `fit` has given its model, or a model.
-        methods: The names of the methods, such as hooks.
-
-    Attributes:
-        names: What the code names.
-        unread: Whether some of it cannot be read.
+    `names` is what the code names, and `objects` are the user's objects and classes whose methods it may call. `unread`
+    says whether some of it cannot be read, `may_change_weights` whether it could change weights or assign to variables.
     """
 
     def __init__(self, of: Any, methods: Collection[str]) -> None:
         self._of = of
         self._root = _root(type(of).__module__)
-        self._functions: dict[CodeType, FunctionType] = {}
+        self._by_code: dict[CodeType, FunctionType] = {}
         self.names: set[str] = set()
         self._owners: dict[int, Any] = {id(of): of}
         self._looked_up: dict[int, set[str]] = {}
@@ -114,40 +103,24 @@ class HookCode:
             for name in methods:
                 self._found(place.get(name))
         size = 0, 0, 0
-        while len(self._functions) <= _MOST:
-            if size == (size := (len(self._functions), len(self.names), len(self._owners))):
+        while len(self._by_code) <= _MOST:
+            if size == (size := (len(self._by_code), len(self.names), len(self._owners))):
                 break
             for owner in list(self._owners.values()):
                 self._look_up(owner)
-
-    @property
-    def functions(self) -> list[FunctionType]:
-        return list(self._functions.values())
-
-    @property
-    def objects(self) -> list[Any]:
-        """The user's objects and classes whose methods the code may call."""
-        return [
-            owner for owner in self._owners.values() if not is_a(owner, ModuleType) and owner is not self._of
+        self.functions = list(self._by_code.values())
+        self.objects = [
+            each for each in self._owners.values() if not is_a(each, ModuleType) and each is not of
         ]
-
-    @property
-    def may_change_weights(self) -> bool:
-        """Whether it could change the weights of the model, or assign to variables."""
-        if self.unread or self.names & _CHANGING:
-            return True
-        return self._foreign and not self.names.isdisjoint({"model", "_model"})
-
-    @property
-    def may_trace_anew(self) -> bool:
-        return not _TRACING.isdisjoint(self.names)
+        gives_model = self._foreign and not self.names.isdisjoint({"model", "_model"})
+        self.may_change_weights = self.unread or gives_model or not self.names.isdisjoint(_CHANGING)
 
     def set_outside(self, *, variables: bool) -> set[str]:
         """Returns what it sets of other objects, as "kl_weight (in Annealing)"; variables of the script if asked."""
         methods = [each for kind in type(self._of).__mro__ for each in vars(kind).values()]
         own = {id(each.__code__) for each in methods if isinstance(each, FunctionType)}
         found = set()
-        for code in self._functions:
+        for code in self._by_code:
             this = code.co_varnames[0] if id(code) in own and code.co_argcount else None
             for name, is_variable in set_by(code, this):
                 if variables or not is_variable:
@@ -234,10 +207,10 @@ class HookCode:
 
     def _read(self, function: FunctionType) -> None:
         self._found(vars(function).get("__wrapped__"))
-        if function.__code__ in self._functions or _is_of(function.__module__, _HARMLESS):
+        if function.__code__ in self._by_code or _is_of(function.__module__, _HARMLESS):
             return
-        self._functions[function.__code__] = function
-        self.unread |= len(self._functions) > _MOST
+        self._by_code[function.__code__] = function
+        self.unread |= len(self._by_code) > _MOST
         self.names |= names_in(function.__code__)
         for value in (*enclosed(function).values(), *(function.__defaults__ or ())):
             self._found(value)

@@ -35,6 +35,7 @@ from keras_preempt.state.callback_code import (
     BEFORE_STEP,
     BEGIN_HOOKS,
     TEST_HOOKS,
+    TRACING,
     WHILE_TRAINING,
     HookCode,
     may_be_trainable,
@@ -74,11 +75,9 @@ def refuse_rivals(callbacks: Iterable[keras.callbacks.Callback]) -> None:
 
 
 class CallbackStates:
-    """The callbacks of one fit whose state is kept.
+    """The state of the callbacks of one fit, without this package's own.
 
-    Args:
-        callbacks: The callbacks of the fit, without this package's own.
-        held: Whether a checkpoint has the value of a variable, as the model or the training step uses it.
+    `held` says whether a checkpoint has the value of a variable, as the model or the training step uses it.
 
     Attributes:
         unsaved: What of the callbacks' state cannot be saved: the names of their classes, and what it is.
@@ -135,13 +134,11 @@ class CallbackStates:
         """Returns what callbacks set while training goes on that a step keeps as it was in its first run.
 
         What is trained is not among it: that is kept (see `TrainedLayers`), unless it is set right before a step or a
-        callback may have the step traced anew.
-
-        Args:
-            constant: Whether the step keeps also the values of variables that no checkpoint holds.
+        callback may have the step traced anew. If `constant`, the step keeps also the values of variables that no
+        checkpoint holds.
         """
         found = self._set
-        if not any(each.may_trace_anew for each in self._code):
+        if all(each.names.isdisjoint(TRACING) for each in self._code):
             before_step = {
                 each
                 for callback in self._all
@@ -158,11 +155,7 @@ class CallbackStates:
         return sorted(found) + sorted(assigned)
 
     def capture(self, arrays: dict[str, Array]) -> dict[str, Any]:
-        """Returns the states as JSON data, with their arrays added to `arrays`.
-
-        Raises:
-            TypeError: A callback's state is not plain data.
-        """
+        """Returns the states as JSON data, with their arrays added to `arrays`; raises `TypeError` for other data."""
         states = {}
         for name, callback in self._named.items():
             if _has_methods(callback):
@@ -199,11 +192,7 @@ class CallbackStates:
         }
 
     def flush(self, left: float | None) -> None:
-        """Writes what callbacks have buffered, and waits for what they save, as the end of training would.
-
-        Args:
-            left: Seconds until the machine goes; None if unknown.
-        """
+        """Writes what callbacks have buffered, and waits for what they save; the machine goes in `left` seconds."""
         for callback in self._named.values():
             if isinstance(callback, keras.callbacks.TensorBoard):
                 flush_summaries(callback)

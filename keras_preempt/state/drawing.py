@@ -18,14 +18,10 @@ def draw(
     following: Callable[[], Any],
     left: Callable[[], None] = lambda: None,
 ) -> Any:
-    """Draws batches and drops them, from one iterator after the other; returns the last iterator.
+    """Draws and drops that many batches from each iterator: `live` and those made by `following`; returns the last one.
 
-    Args:
-        live: The first iterator.
-        draws: How many batches to draw from each; fewer where it ends.
-        required: How many batches the last one must have; `ValueError` is raised if it has fewer.
-        following: Makes the next iterator.
-        left: Called before that, when nothing more is drawn from the one before.
+    An iterator may end before that, but `ValueError` is raised if the last one has less than the `required` batches.
+    `left` is called when nothing more is drawn from an iterator, before the next is made.
     """
     with progress("Replaying the input", total=sum(draws), unit="batches") as step:
         for number, batches in enumerate(draws):

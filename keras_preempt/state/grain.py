@@ -56,14 +56,10 @@ def restore(
     batches: int,
     required: int,
 ) -> str | None:
-    """Has the next iterator of the feed begin at a batch; returns how, in words, or None if the state cannot be used.
+    """Has the next iterator of the feed begin after so many batches.
 
-    Args:
-        feed: The input of the fit.
-        captured: From `capture`.
-        arrays: The arrays beside it.
-        batches: How many batches of the iterator are not wanted again.
-        required: How many of these there must be; `ValueError` is raised if there are fewer.
+    Returns how, in words, or None if the state cannot be used. `ValueError` is raised if there are fewer batches than
+    `required`.
     """
     if feed.grain is None or captured is None:
         return None

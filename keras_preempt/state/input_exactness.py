@@ -48,26 +48,15 @@ _GLOBAL = "draws from Python's or NumPy's global random state, some batches ahea
 
 @dataclass(frozen=True)
 class InputExactness:
-    """How exactly the data of a fit continues.
+    """How exactly the data of a fit continues after a restart."""
 
-    Attributes:
-        doubts: What a restart cannot repeat, and what to do about it.
-        condition: What it depends on and cannot be seen, as the end of "exact if ..."; empty for nothing.
-        how: How the training data continues, as the end of "the input continues ...".
-    """
-
-    doubts: tuple[tuple[str, str], ...]
-    condition: str
-    how: str
+    doubts: tuple[tuple[str, str], ...]  # What a restart cannot repeat, and what to do about it.
+    condition: str  # What it depends on and cannot be seen, as the end of "exact if ..."; empty for nothing.
+    how: str  # How the training data continues, as the end of "the input continues ...".
 
 
 def input_exactness(feed: InputFeed, validation: object = None) -> InputExactness:
-    """Returns how exactly the input will continue after a restart.
-
-    Args:
-        feed: The training data.
-        validation: The `validation_data` of the fit, as it was passed; it is drawn afresh in each validation.
-    """
+    """Returns how exactly the input continues: the training data, and the `validation_data` as it was passed to fit."""
     parts, validated = _ingredients(feed.dataset), _ingredients(validation)
     in_python = _in_python(parts) or (not feed.pipelines and not feed.is_indexed)
     whose = ["training data"] if in_python else []

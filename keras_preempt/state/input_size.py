@@ -23,28 +23,17 @@ UNKNOWN_ELEMENT = 64 * 2**10
 
 @dataclass(frozen=True)
 class StateLimit:
-    """How large a state of the input's iterator may be that is saved.
+    """How large a state of the input's iterator may be that is saved."""
 
-    Attributes:
-        size: Bytes.
-        elements: Elements in shuffle buffers and caches.
-        replays: Whether none is saved at all.
-    """
-
-    size: float
-    elements: float
-    replays: bool = False
+    size: float  # Bytes.
+    elements: float  # Elements in shuffle buffers and caches.
+    replays: bool = False  # None is saved at all.
 
 
-def automatic() -> StateLimit:
-    """The limit where the user has set none."""
-    return StateLimit(STATE_LIMIT, ELEMENT_LIMIT)
-
-
-def limit_of(input_state: object) -> StateLimit:
+def limit_of(input_state: object = "auto") -> StateLimit:
     """Turns the argument `input_state` ("auto", "replay", or the most bytes of a state) into a limit."""
     if isinstance(input_state, str) and input_state == "auto":
-        return automatic()
+        return StateLimit(STATE_LIMIT, ELEMENT_LIMIT)
     if isinstance(input_state, str) and input_state == "replay":
         return StateLimit(0, 0, replays=True)
     if isinstance(input_state, int) and not isinstance(input_state, bool) and input_state > 0:
@@ -64,7 +53,7 @@ def too_much(feed: InputFeed, *, caches: bool = False) -> str | None:
 
     Caches in memory count as well if `caches` is true.
     """
-    limit = feed.state_limit or automatic()
+    limit = feed.state_limit or limit_of()
     if limit.replays:
         return 'input_state is "replay"'
     elements, size = _held(feed, caches=caches)

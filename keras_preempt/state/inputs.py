@@ -38,7 +38,7 @@ from keras_preempt.process.words import counted, size_in_words
 from keras_preempt.state import grain, plain, py_dataset, randomness
 from keras_preempt.state.drawing import check_length, draw, drawn_again
 from keras_preempt.state.input_exactness import drew_globally, has_python_code
-from keras_preempt.state.input_size import StateLimit, automatic, expected_seconds, too_much
+from keras_preempt.state.input_size import StateLimit, expected_seconds, limit_of, too_much
 from keras_preempt.state.shuffles import Counts, Shuffles
 from keras_preempt.state.snapshots import Snapshots
 
@@ -54,13 +54,10 @@ _ORDER = "input/order"
 def watch(feed: InputFeed, shuffles: Shuffles | None = None, limit: StateLimit | None = None) -> None:
     """Keeps the state of each new iterator of the feed, if that can be saved: a few kilobytes, once an epoch.
 
-    Args:
-        feed: The input of the fit.
-        shuffles: Those of the fit, to record how far they had come when an iterator was made; None: do not record.
-        limit: How large a state may be that is saved; None for the automatic limit.
+    If the shuffles of the fit are given, how far they had come when an iterator was made is recorded as well.
     """
     datasets = backend().datasets
-    feed.state_limit = limit = limit or automatic()
+    feed.state_limit = limit = limit or limit_of()
     if shuffles is not None:
         feed.note = shuffles.counts
     if not limit.replays:
@@ -83,13 +80,9 @@ def watch(feed: InputFeed, shuffles: Shuffles | None = None, limit: StateLimit |
 def capture(
     feed: InputFeed, position: Mapping[str, Any], arrays: dict[str, Array], *, inside: bool = False
 ) -> dict[str, Any]:
-    """Returns the input's position as JSON data, with the iterator's state added to `arrays` if it has one.
+    """Returns the position of the feed as JSON data, with the iterator's state added to `arrays` if it has one.
 
-    Args:
-        feed: The input of the fit.
-        position: From the feed.
-        arrays: Gets the arrays.
-        inside: Whether the training of an epoch has begun and not ended.
+    `inside` says whether the training of an epoch has begun and not ended.
     """
     captured: dict[str, Any] = {"position": dict(position), "way": "replay"}
     if feed.noted and feed.noted[-1] is not None:
@@ -252,9 +245,7 @@ def _each_at(feed: InputFeed, shuffles: Shuffles, made_at: Sequence[Counts | Non
 def drawn_again_at_most(feed: InputFeed, epochs: int) -> tuple[int, str] | None:
     """Returns how many batches a resume draws again at most, and when, in words; None for few, or if it is not known.
 
-    Args:
-        feed: The input of the fit; an iterator was made.
-        epochs: Epochs of the fit.
+    The feed has made an iterator; the fit has so many epochs.
     """
     replays = feed.state_limit is not None and feed.state_limit.replays
     piped = feed.undistributed is not None
@@ -297,11 +288,8 @@ def draw_again(
 ) -> None:
     """Makes the iterators of earlier validations, and draws from them again if later ones depend on that.
 
-    Args:
-        feed: The input of the validations of a fit, from which nothing was drawn yet.
-        draws: How many batches were drawn from each iterator.
-        shuffles: Those of the fit, if it is known how far they had come when the iterators were made.
-        made_at: How far they had come, for each iterator.
+    From each iterator of the feed so many batches were drawn; `shuffles` are given if it is known how far they had come
+    when each was made.
     """
     if not draws:
         return
@@ -319,9 +307,7 @@ def draw_again(
 def _needs_all(feed: InputFeed, *, known: bool) -> bool:
     """Whether the batches of earlier iterators have to be drawn again for the later ones to be the same.
 
-    Args:
-        feed: The input of the fit.
-        known: Whether it is known how far the shuffles had come when an iterator was made.
+    That depends on whether it is known how far the shuffles had come when an iterator was made.
     """
     if feed.is_indexed:
         return False

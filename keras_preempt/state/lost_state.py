@@ -29,11 +29,8 @@ def unkept(
 ) -> list[str]:
     """Returns what of a callback's state a restart loses, or may lose, each as "Counts (its attribute file: TextIO)".
 
-    Args:
-        callback: A user's callback without get_state and set_state.
-        kept: The attributes that are kept.
-        name: How they call the callback.
-        held: Whether a checkpoint has the value of a variable.
+    The callback is a user's without get_state and set_state, which `kept` knows by `name`; `held` says whether a
+    checkpoint has the value of a variable.
     """
     own = {each for kind in type(callback).__mro__ if not is_of_keras(kind) for each in vars(kind)}
     code = HookCode(callback, {each for each in {*own, *attributes(callback)} if each.startswith("on_")})
@@ -103,11 +100,9 @@ def missed_by(
 ) -> list[str]:
     """Returns what was not kept of the callbacks in whose code an error was raised, in the words of `unkept`.
 
-    Args:
-        error: The error, on its way out of the fit.
-        named: Callbacks and what of each is not kept, as logged before the first step.
-        without_methods: The user's callbacks without get_state and set_state, by name. An attribute that one of them
-            set in an earlier start, and that was not kept, may be missing altogether.
+    `named` are callbacks and what of each is not kept, as logged before the first step; `without_methods` the user's
+    callbacks without get_state and set_state, by name. An attribute that one of these set in an earlier start, and
+    that was not kept, may be missing altogether.
     """
     if not isinstance(error, Exception):  # Ctrl-C, for example, can come anywhere.
         return []

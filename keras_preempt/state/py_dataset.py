@@ -49,10 +49,7 @@ def _now(dataset: Any) -> tuple[Any, dict[str, Array]]:
 def capture(feed: InputFeed, arrays: dict[str, Array], *, inside: bool) -> dict[str, Any] | None:
     """Returns the state as JSON data, with its arrays added to `arrays`; None if the input is no such dataset.
 
-    Args:
-        feed: The input of the fit.
-        arrays: Gets the arrays.
-        inside: Whether an epoch is under way: then it is the state at its beginning, else that of now.
+    If an epoch is under way (`inside`), it is the state at its beginning, else that of now.
     """
     if feed.py_dataset is None or (inside and feed.at_epoch is None):
         return None

@@ -15,21 +15,13 @@ from keras_preempt.checkpoint.other_workers import Setup
 
 @dataclass(frozen=True)
 class Continuation:
-    """Where a fit on another setup continues.
+    """Where a fit on another setup continues."""
 
-    Attributes:
-        where: The position of the training, as in the manifest.
-        place: The position of the input, as from `InputFeed.position`.
-        sample: How many samples of the epoch were used; None if the size of a batch is not known.
-        again: How many of these will be used again; None if that is not known.
-        warnings: What is not exact, in words.
-    """
-
-    where: dict[str, Any]
-    place: dict[str, Any]
-    sample: int | None
-    again: int | None
-    warnings: tuple[str, ...]
+    where: dict[str, Any]  # The position of the training, as in the manifest.
+    place: dict[str, Any]  # The position of the input, as from `InputFeed.position`.
+    sample: int | None  # How many samples of the epoch were used; None if the size of a batch is not known.
+    again: int | None  # How many of these will be used again; None if that is not known.
+    warnings: tuple[str, ...]  # What is not exact.
 
 
 def convert(

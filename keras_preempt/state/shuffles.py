@@ -19,11 +19,7 @@ Counts = list[int]
 
 
 class Shuffles:
-    """All shuffles of the training and the validation data of a fit.
-
-    Args:
-        training: What Keras iterates over.
-        validation: The `validation_data` of the fit, as it was passed.
+    """All shuffles of what Keras iterates over in training, and of the `validation_data` that was passed to fit.
 
     Attributes:
         readable: Whether all of them can be read and set.

@@ -7,7 +7,7 @@ no longer show that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,12 @@ def encode(logs: Any, arrays: dict[str, Array], path: str = "logs") -> Any:
     They are what a training step or `decode` has returned, or None. Anything in them but numbers, tensors, strings and
     structures of these raises `TypeError`.
     """
-    return plain.encode(_values(logs), arrays, path)
+    return plain.encode(_mapped(logs, _to_value), arrays, path)
 
 
 def decode(encoded: Any, arrays: Mapping[str, Array]) -> Any:
     """Returns the logs, with tensors where there were some."""
-    return _tensors(plain.decode(encoded, arrays))
+    return _mapped(plain.decode(encoded, arrays), _to_tensor)
 
 
 def change_later(logs: Any) -> bool:
@@ -51,19 +51,18 @@ def flat(logs: Any) -> dict[str, Any]:
     return found
 
 
-def _values(logs: Any) -> Any:
+def _mapped(logs: Any, of_leaf: Callable[[Any], Any]) -> Any:
     if isinstance(logs, Mapping):
-        return {name: _values(value) for name, value in logs.items()}
-    if isinstance(logs, (list, tuple)):
-        return type(logs)([_values(value) for value in logs]) if type(logs) in (list, tuple) else logs
-    if backend().variables.is_tensor(logs):
-        return np.asarray(logs)[()]  # A number becomes one of NumPy, which goes into the JSON.
-    return logs
+        return {name: _mapped(value, of_leaf) for name, value in logs.items()}
+    if type(logs) in (list, tuple):
+        return type(logs)([_mapped(value, of_leaf) for value in logs])
+    return of_leaf(logs)
 
 
-def _tensors(logs: Any) -> Any:
-    if isinstance(logs, dict):
-        return {name: _tensors(value) for name, value in logs.items()}
-    if isinstance(logs, (list, tuple)):
-        return type(logs)([_tensors(value) for value in logs])
-    return backend().variables.to_tensor(logs) if isinstance(logs, (np.ndarray, np.generic)) else logs
+def _to_value(leaf: Any) -> Any:
+    # A number becomes one of NumPy, which goes into the JSON.
+    return np.asarray(leaf)[()] if backend().variables.is_tensor(leaf) else leaf
+
+
+def _to_tensor(leaf: Any) -> Any:
+    return backend().variables.to_tensor(leaf) if isinstance(leaf, (np.ndarray, np.generic)) else leaf

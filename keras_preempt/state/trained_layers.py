@@ -18,11 +18,7 @@ from keras_preempt.backend.user_code import is_a
 
 
 class TrainedLayers:
-    """What is trained in one fit.
-
-    Args:
-        model: The model; None if no callback changes what is trained, and nothing is to be kept.
-    """
+    """What is trained of a model in one fit; without a model, no callback changes that, and nothing is kept."""
 
     def __init__(self, model: keras.Model | None) -> None:
         self._model = model

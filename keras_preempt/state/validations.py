@@ -34,26 +34,19 @@ Overrides = tuple[dict[str, Array], dict[Box, Array]]
 
 @dataclass
 class _Drawn:
-    """What was drawn from the validation data so far; the names of its fields are those in a checkpoint.
+    """What was drawn from the validation data so far; the names of its fields are those in a checkpoint."""
 
-    Attributes:
-        made_at: How far the shuffles had come when each of its iterators was made.
-        looked: Whether Keras has drawn a batch to build the model since the last validation, as under a strategy.
-        goes_on: Whether it takes that batch from the last of these iterators, and not from a new one.
-    """
-
-    made_at: Sequence[Counts | None] = ()
-    looked: bool = False
-    goes_on: bool = False
+    made_at: Sequence[
+        Counts | None
+    ] = ()  # How far the shuffles had come when each of its iterators was made.
+    looked: bool = (
+        False  # Keras has drawn a batch since the last validation to build the model, as under a strategy.
+    )
+    goes_on: bool = False  # It takes that batch from the last of these iterators, and not from a new one.
 
 
 class Validations:
-    """What the validations of one fit have drawn of their data, and what a save has to hold of that.
-
-    Args:
-        model: The model that is fitted.
-        shuffles: Those of its training and validation data.
-    """
+    """What the validations of one fit have drawn of their data, and what a save has to hold of that."""
 
     def __init__(self, model: keras.Model, shuffles: Shuffles) -> None:
         self._model = model
@@ -80,11 +73,7 @@ class Validations:
             self._drawn.goes_on = self._feed.goes_on
 
     def capture(self, *, inside: bool) -> dict[str, Any]:
-        """Returns what a save holds, as JSON data.
-
-        Args:
-            inside: Whether a validation is about to begin, which a save during it starts over.
-        """
+        """Returns what a save holds, as JSON data; `inside`: a validation is about to begin, to be started over."""
         if inside:
             self._begin()
         if self._feed is None:
@@ -152,13 +141,7 @@ class Validations:
 
 
 class ValidationWeights:
-    """Keeps what a validation changes: metrics, seeds and counters, and the weights where something could change them.
-
-    Args:
-        model: The model that is fitted.
-        variables: Its variables.
-        callbacks: The other callbacks.
-    """
+    """Keeps what a validation changes: metrics, seeds, counters, and the weights if something could change them."""
 
     def __init__(self, model: keras.Model, variables: ModelState, callbacks: CallbackStates) -> None:
         self._variables = variables
