@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from keras_preempt.testing.gcs.objects import ObjectSummary
     from keras_preempt.testing.gcs.wire import Request
     from keras_preempt.testing.metadata.fake import FakeMetadata
-    from keras_preempt.testing.metadata.faults import METADATA_FAULTS
-    from keras_preempt.testing.metadata.wire import MetadataRequest
+    from keras_preempt.testing.metadata.wire import METADATA_FAULTS, MetadataRequest
 
 __all__ = [
     "FAULT_KINDS",
@@ -47,7 +46,7 @@ _HOMES = {
     "FakeGcs": "gcs.fake",
     "FakeMetadata": "metadata.fake",
     "Faults": "gcs.faults",
-    "METADATA_FAULTS": "metadata.faults",
+    "METADATA_FAULTS": "metadata.wire",
     "MetadataRequest": "metadata.wire",
     "ObjectSummary": "gcs.objects",
     "Request": "gcs.wire",

@@ -169,6 +169,51 @@ class OrderedFault:
     seconds: float | None
 
 
+class OrderedFaults:
+    """The faults that a test has asked for; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._ordered: list[OrderedFault] = []
+
+    def add(self, fault: OrderedFault) -> None:
+        with self._changed:
+            self._ordered.append(fault)
+
+    def take(self, happens: Callable[[OrderedFault], bool]) -> OrderedFault | None:
+        """Returns the first that is left and can happen, which is then one less; None if there is none."""
+        with self._changed:
+            for fault in self._ordered:
+                if fault.left != 0 and happens(fault):
+                    if fault.left is not None:
+                        fault.left -= 1
+                    return fault
+        return None
+
+    def pending(self) -> int:
+        """How many have not happened yet."""
+        with self._changed:
+            return sum(fault.left or 0 for fault in self._ordered)
+
+    def end(self) -> None:
+        """Ends all faults, also the stalls that are under way."""
+        with self._changed:
+            self._ordered.clear()
+            self._changed.notify_all()
+
+    def wait(self, fault: OrderedFault, stopping: threading.Event) -> None:
+        """Waits as long as a stall lasts: its seconds, or until `end` or the end of the server."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: stopping.is_set() or not any(one is fault for one in self._ordered), fault.seconds
+            )
+
+    def wake(self) -> None:
+        """Makes stalls check whether the server is stopping."""
+        with self._changed:
+            self._changed.notify_all()
+
+
 class _Logged(Protocol):
     @property
     def text(self) -> str: ...

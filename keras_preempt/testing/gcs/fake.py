@@ -17,11 +17,11 @@ from typing import Any
 
 from keras_preempt.testing.gcs.api import Api
 from keras_preempt.testing.gcs.errors import POLICIES, GcsError
-from keras_preempt.testing.gcs.faults import DEFAULT_KINDS, FaultPlan, Faults
+from keras_preempt.testing.gcs.faults import DEFAULT_KINDS, FaultPlan, Faults, check_kind
 from keras_preempt.testing.gcs.objects import OPERATIONS, Buckets, ObjectSummary, Preconditions, StoredObject
 from keras_preempt.testing.gcs.pace import Rates
 from keras_preempt.testing.gcs.wire import GcsServer, RateLimits, Request
-from keras_preempt.testing.server import Fake, RequestLog
+from keras_preempt.testing.server import Fake, OrderedFault, RequestLog
 
 QUIET_CLIENT = {"DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": "true"}
 """Keeps google-cloud-storage from asking for each bucket's metadata in a thread of its own.
@@ -180,12 +180,15 @@ class FakeGcs(Fake[GcsServer]):
         Raises:
             ValueError: The kind is unknown, or `times` is below 1.
         """
-        self._plan.order(kind, times, match, stall_seconds)
+        check_kind(kind)
+        if times < 1:
+            raise ValueError(f"Expected times of at least 1. Received: {times!r}. Correct the number.")
+        self._plan.ordered.add(OrderedFault(kind, times, match, stall_seconds))
 
     @property
     def pending_faults(self) -> int:
         """How many faults of `fail_next` have not happened yet."""
-        return self._plan.pending()
+        return self._plan.ordered.pending()
 
     @property
     def unauthenticated(self) -> bool:

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from keras_preempt.testing.gcs.errors import ERROR_STATUSES
-from keras_preempt.testing.server import OrderedFault
+from keras_preempt.testing.server import OrderedFaults
 
 _ANY = frozenset({*map(str, ERROR_STATUSES), "204", "page", "reset", "stall", "slow"})
 _WRITES = _ANY | {"empty-response", "lost-response"}
@@ -49,7 +49,7 @@ FAULT_KINDS = tuple(sorted(frozenset[str]().union(*APPLICABLE.values())))
 DEFAULT_KINDS = ("429", "503", "corrupted", "lost-response", "reset", "stall", "truncated")
 
 
-def _check_kind(kind: str) -> None:
+def check_kind(kind: str) -> None:
     if kind not in FAULT_KINDS:
         raise ValueError(
             f"Expected a kind of fault out of {', '.join(FAULT_KINDS)}. Received: {kind!r}. Correct the kind."
@@ -85,7 +85,7 @@ class Faults:
 
     def __post_init__(self) -> None:
         for kind in self.kinds:
-            _check_kind(kind)
+            check_kind(kind)
         if not 0 <= self.rate <= 1:
             raise ValueError(f"Expected a rate from 0 to 1. Received: {self.rate!r}. Correct the rate.")
         if self.stall_seconds < 0 or self.retry_after < 0 or self.slow_bytes_per_second <= 0:
@@ -115,22 +115,9 @@ class FaultPlan:
 
     def __init__(self, seeded: Faults | None) -> None:
         self.seeded = seeded or Faults()
+        self.ordered = OrderedFaults()
         self._lock = threading.Lock()
-        self._ordered: list[OrderedFault] = []
         self._seen: Counter[str] = Counter()
-
-    def order(self, kind: str, times: int, match: str, seconds: float | None) -> None:
-        """Makes `kind` happen to the next `times` requests to which it can, and whose text contains `match`."""
-        _check_kind(kind)
-        if times < 1:
-            raise ValueError(f"Expected times of at least 1. Received: {times!r}. Correct the number.")
-        with self._lock:
-            self._ordered.append(OrderedFault(kind, times, match, seconds))
-
-    def pending(self) -> int:
-        """How many ordered faults have not happened yet."""
-        with self._lock:
-            return sum(order.left or 0 for order in self._ordered)
 
     def choose(self, sort: str, what: str, text: str) -> Fault | None:
         """The fault that happens to a request, or None.
@@ -140,19 +127,19 @@ class FaultPlan:
             what: Identifies what is asked for, the same in every run.
             text: Where an ordered fault's `match` is looked for.
         """
-        seeded = self.seeded
+        seeded, applicable = self.seeded, APPLICABLE[sort]
+        ordered = self.ordered.take(
+            lambda fault: (
+                fault.match in text and fault.kind in applicable and bool(fault.match or sort != "bucket")
+            )
+        )
+        if ordered is not None:
+            seconds = seeded.stall_seconds if ordered.seconds is None else ordered.seconds
+            return Fault(ordered.kind, seconds)
+        if sort == "bucket":
+            return None
         with self._lock:
-            for order in self._ordered:
-                wanted = order.match in text and (order.match or sort != "bucket")
-                if wanted and order.kind in APPLICABLE[sort]:
-                    order.left = (order.left or 0) - 1
-                    if order.left == 0:
-                        self._ordered.remove(order)
-                    seconds = seeded.stall_seconds if order.seconds is None else order.seconds
-                    return Fault(order.kind, seconds)
-            if sort == "bucket":
-                return None
             nth = self._seen[what]
             self._seen[what] += 1
-        kind = seeded.draw(what, nth, APPLICABLE[sort])
+        kind = seeded.draw(what, nth, applicable)
         return None if kind is None else Fault(kind, seeded.stall_seconds)

@@ -10,10 +10,15 @@ from collections.abc import Collection
 
 from keras_preempt.testing.metadata.aws import FakeAws
 from keras_preempt.testing.metadata.azure import FakeAzure
-from keras_preempt.testing.metadata.faults import MetadataFaults
 from keras_preempt.testing.metadata.gce import FakeGce
-from keras_preempt.testing.metadata.wire import FakeCloud, MetadataRequest, MetadataServer, Question
-from keras_preempt.testing.server import Fake, Reply, RequestLog
+from keras_preempt.testing.metadata.wire import (
+    METADATA_FAULTS,
+    FakeCloud,
+    MetadataRequest,
+    MetadataServer,
+    Question,
+)
+from keras_preempt.testing.server import Fake, OrderedFault, OrderedFaults, Reply, RequestLog
 
 
 class FakeMetadata(Fake[MetadataServer]):
@@ -57,7 +62,7 @@ class FakeMetadata(Fake[MetadataServer]):
         # The longest root first: every path begins with that of Google's.
         self._fakes = dict(sorted(fakes.items(), key=lambda item: -len(item[1].root)))
         self._port = port
-        self._faults = MetadataFaults()
+        self._faults = OrderedFaults()
         self._log: RequestLog[MetadataRequest] = RequestLog()
         self._earlier = 0
 
@@ -98,11 +103,22 @@ class FakeMetadata(Fake[MetadataServer]):
         Raises:
             ValueError: The kind is unknown, or `times` is below 1.
         """
-        self._faults.order(kind, times, match, seconds)
+        is_status = kind.isascii() and kind.isdigit() and 400 <= int(kind) <= 599
+        if kind not in METADATA_FAULTS and not is_status:
+            raise ValueError(
+                f"Expected a kind of fault out of {', '.join(METADATA_FAULTS)}, or an HTTP status from 400 to 599. "
+                f"Received: {kind!r}. Correct the kind."
+            )
+        if times is not None and times < 1:
+            raise ValueError(
+                f"Expected times of at least 1, or None for until recover(). Received: {times!r}. "
+                "Correct the number."
+            )
+        self._faults.add(OrderedFault(kind, times, match, seconds))
 
     def recover(self) -> None:
         """Ends all faults."""
-        self._faults.recover()
+        self._faults.end()
 
     def drop_connections(self) -> None:
         """Resets every connection, also those of requests that are kept waiting."""

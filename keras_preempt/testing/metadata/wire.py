@@ -8,11 +8,22 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
-from keras_preempt.testing.metadata.faults import MetadataFaults
-from keras_preempt.testing.server import Handler, LoopbackServer, Reply, RequestLog
+from keras_preempt.testing.server import Handler, LoopbackServer, OrderedFaults, Reply, RequestLog
 
 _SLOW_SECONDS = 0.05  # between two bytes
 _HUGE_BYTES = 1 << 20
+METADATA_FAULTS = ("huge", "redirect", "reset", "rubbish", "slow", "stall", "truncated")
+"""Kinds of fault, beside any HTTP status from 400 to 599 as text.
+
+- ``"huge"``: an answer of a MiB.
+- ``"redirect"``: 302 to another path.
+- ``"reset"``: the connection is reset instead of answered.
+- ``"rubbish"``: status 200 with bytes that are no text.
+- ``"slow"``: the right answer, 20 bytes a second.
+- ``"stall"``: silence, then the right answer.
+- ``"truncated"``: half of the right answer, then a reset.
+"""
+
 GOOGLE_FLAVOR = {"Metadata-Flavor": "Google"}
 """The header of everything that Google's server says."""
 
@@ -92,7 +103,7 @@ class MetadataServer(LoopbackServer):
         self,
         port: int,
         answer: Callable[[Question], Reply],
-        faults: MetadataFaults,
+        faults: OrderedFaults,
         log: RequestLog[MetadataRequest],
     ) -> None:
         super().__init__(port, _Handler)
@@ -117,7 +128,7 @@ class _Handler(Handler):
             return
         self.rfile.read(int(length))
         request = MetadataRequest(self.command, self.path, headers)
-        fault = self.server.faults.choose(request.text)
+        fault = self.server.faults.take(lambda fault: fault.match in request.text)
         request.fault = fault.kind if fault else None
         self.server.log.add(request)
         if fault is not None and fault.kind == "stall":
