@@ -210,7 +210,7 @@ class PreemptionCallback(keras.callbacks.Callback):
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """The validation is over, if it belongs to the fit."""
         if self._fit is not None:
-            self._fit.validation_ends()
+            self._fit.session.validation_ended()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Nothing left to train: cleans up."""
@@ -231,11 +231,11 @@ class _Last(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """The other callbacks have begun the epoch."""
-        self.fit.epoch_has_begun()
+        self.fit.session.after_epoch_begin()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """The other callbacks have begun the validation."""
-        self.fit.validation_has_begun()
+        self.fit.session.validation_began()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """The other callbacks have ended the epoch."""

@@ -164,11 +164,7 @@ _BY_SOURCE = {(row.source, row.event): row for row in TRANSITIONS}
 
 
 def transition(state: State, event: Event) -> Transition:
-    """The row of the table for `event` in `state`.
-
-    Raises:
-        ProtocolError: The table has no such event in this state.
-    """
+    """The row of the table for `event` in `state`; raises ProtocolError if there is none."""
     row = _BY_SOURCE.get((state, event))
     if row is None:
         allowed = ", ".join(repr(row.event.value) for row in TRANSITIONS if row.source is state)
@@ -181,11 +177,7 @@ def transition(state: State, event: Event) -> Transition:
 def answer(member: int, entered: int, held: Position | None, doomed: bool) -> At:
     """What `member` publishes after it has set attention.
 
-    Args:
-        member: Index of the member.
-        entered: Boundaries that its main thread has entered, read together with `held`.
-        held: What boundary `entered` is, if the main thread stands there until it is let go.
-        doomed: Whether the member is under notice.
+    `held` is what boundary `entered` is, if the main thread stands there until it is let go; both are read together.
     """
     return At(member, entered if held else entered + 1, held, doomed)
 
@@ -194,15 +186,8 @@ def make_plan(call: Call, answers: Sequence[At], members: Sequence[int]) -> Plan
     """The plan that the caller publishes once every member has answered.
 
     The mirrored state is written by the members that are not under notice, or by all if all are. Members that
-    stand at one boundary and take it for different places run different programs: that aborts the round.
-
-    Args:
-        call: The call that stands.
-        answers: One per member, in any order.
-        members: Indices of all members.
-
-    Raises:
-        ProtocolError: `answers` are not exactly one per member.
+    stand at one boundary and take it for different places run different programs: that aborts the round. Raises
+    ProtocolError if there is not exactly one answer per member.
     """
     answered = sorted(at.member for at in answers)
     if answered != sorted(members):
@@ -235,10 +220,8 @@ def abort_plan(call: Call, why: str) -> Plan:
 def decide(entered: int, plan: Plan | None, last: bool) -> Decision:
     """What a main thread at boundary `entered` does about `plan`, which is None if not known yet.
 
-    At the last boundary every plan that is not aborted is carried out, also one whose target lies beyond it.
-
-    Raises:
-        ProtocolError: The main thread is already beyond the target, where the others have acted.
+    At the last boundary every plan that is not aborted is carried out, also one whose target lies beyond it. Raises
+    ProtocolError if the main thread is already beyond the target, where the others have acted.
     """
     if plan is None:
         return Decision.HOLD
@@ -265,11 +248,7 @@ def without(plan: Plan, late: Sequence[int], members: Sequence[int], own: int) -
     All of them stand at the target with the same weights. So the writers that are left write everything, or the first
     worker under notice if none is; and nobody but the writers is waited for longer than a worker under notice is.
 
-    Args:
-        plan: The plan, of which nothing came.
-        late: Writers that are gone, or taken for that, of this plan and of those before it; never this worker.
-        members: Indices of all members.
-        own: This worker's index.
+    `late` are writers that are gone, or taken for that, of this plan and of those before it; never this worker, `own`.
     """
     gone = set(late) - {own}
     left = [member for member in plan.writers if member not in gone]

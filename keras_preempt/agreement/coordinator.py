@@ -34,27 +34,17 @@ class Coordinator(Protocol):
     members: int
 
     def put_if_absent(self, key: str, value: str) -> bool:
-        """Inserts `key`; the first insert wins.
+        """Inserts `key`, and returns whether it was absent: the first insert wins.
 
-        Returns:
-            True if this call inserted the value, False if the key was there already.
-
-        Raises:
-            CoordinationLost: The service cannot be reached.
+        Raises CoordinationLost if the service cannot be reached, as do the other methods.
         """
         ...
 
     def wait_for(self, key: str, timeout: float | None) -> str:
-        """Blocks until `key` is there, and returns its value.
+        """Blocks until `key` is there, and returns its value; raises CoordinationTimeout after `timeout` seconds.
 
-        Args:
-            key: The key to wait for.
-            timeout: In seconds. None waits until the key appears or the service fails; only for a thread
-                that is woken at the end by inserting the key.
-
-        Raises:
-            CoordinationTimeout: The key did not appear in time.
-            CoordinationLost: The service cannot be reached.
+        None waits until the key appears or the service fails; only for a thread that is woken at the end by inserting
+        the key.
         """
         ...
 
@@ -68,24 +58,17 @@ class Coordinator(Protocol):
         This sends a request; make it only while waiting for something. It can hang for as long as the member that hosts
         the service does.
         """
-        ...
+        return frozenset()
 
     def report_error(self, message: str, code: int = ABORTED) -> None:
         """Makes the other members' collectives fail with `message` instead of waiting for this one.
 
-        They cannot train any more after that; the keys can still be used.
-
-        Args:
-            message: What their errors say.
-            code: One of TensorFlow's error codes, which decides the type of these errors.
-
-        Raises:
-            CoordinationLost: The service cannot be reached.
+        They cannot train any more after that; the keys can still be used. `code` is one of TensorFlow's error codes,
+        which decides the type of their errors. Raises CoordinationLost if the service cannot be reached.
         """
-        ...
 
 
-class LocalCoordinator:
+class LocalCoordinator(Coordinator):
     """A `Coordinator` for a job of one process: a dictionary, so that one process and a cluster run the same code."""
 
     member = 0
@@ -96,7 +79,6 @@ class LocalCoordinator:
         self._changed = threading.Condition()
 
     def put_if_absent(self, key: str, value: str) -> bool:
-        """See `Coordinator.put_if_absent`."""
         with self._changed:
             if key in self._values:
                 return False
@@ -105,7 +87,6 @@ class LocalCoordinator:
             return True
 
     def wait_for(self, key: str, timeout: float | None) -> str:
-        """See `Coordinator.wait_for`."""
         limit = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             while key not in self._values:
@@ -116,14 +97,9 @@ class LocalCoordinator:
             return self._values[key]
 
     def delete(self, prefix: str) -> None:
-        """See `Coordinator.delete`."""
         with self._changed:
             for key in [k for k in self._values if k == prefix or k.startswith(prefix + "/")]:
                 del self._values[key]
-
-    def gone(self) -> frozenset[int]:
-        """Nobody else is there to be gone."""
-        return frozenset()
 
     def report_error(self, message: str, code: int = ABORTED) -> None:
         """Nobody else is there to be told."""

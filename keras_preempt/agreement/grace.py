@@ -45,6 +45,10 @@ class Notice:
         """
         return None if self.deadline is None else self.heard_at + (self.deadline - self.received_at)
 
+    @property
+    def event(self) -> tuple[str, str]:
+        return self.source, self.id
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -66,7 +70,7 @@ class Standing:
     def add(self, notice: Notice) -> Standing:
         """What stands with one notice more; it replaces an earlier one of the same event."""
         for number, earlier in enumerate(self.notices):
-            if _event(earlier) == _event(notice):
+            if earlier.event == notice.event:
                 if notice.ends_at is None:
                     return self  # The same again, with nothing new: its time began when it was first heard.
                 changed = (*self.notices[:number], notice, *self.notices[number + 1 :])
@@ -75,26 +79,19 @@ class Standing:
 
     def withdraw(self, notice: Notice) -> Standing:
         """What stands without the notice of that event."""
-        kept = tuple(each for each in self.notices if _event(each) != _event(notice))
+        kept = tuple(each for each in self.notices if each.event != notice.event)
         return replace(self, notices=kept)
 
     @property
     def first(self) -> Notice:
-        """The notice by which to be gone first.
-
-        Raises:
-            ValueError: No notice stands.
-        """
+        """The notice by which to be gone first; there must be one."""
         return min(self.notices, key=self._gone_by)
 
     @property
     def gone_by(self) -> float:
         """When the last save must be over, by the earliest deadline that stands.
 
-        The moment of the notice where there is no time to train on: that is in the past.
-
-        Raises:
-            ValueError: No notice stands.
+        The moment of the notice where there is no time to train on: that is in the past. There must be a notice.
         """
         return self._gone_by(self.first)
 
@@ -113,26 +110,14 @@ class Standing:
         return by if notice.ends_at is None else min(by, notice.ends_at)
 
 
-def _event(notice: Notice) -> tuple[str, str]:
-    return notice.source, notice.id
-
-
 def reserve(
     save_seconds: float, slowest_step_seconds: float, alignment_seconds: float, margin: float = MARGIN
 ) -> float:
     """Seconds before a deadline by which the last round has to be called.
 
-    A save and a step may each take twice as long as any that was seen: the call can come right after such a
-    step has begun.
-
-    Args:
-        save_seconds: Measured time of a save, until it is committed.
-        slowest_step_seconds: Slowest recent step; what lies between two boundaries.
-        alignment_seconds: Time from a call to the end of everyone's hold, without the steps.
-        margin: Further seconds.
-
-    Raises:
-        ValueError: An argument is negative or not finite.
+    A save, until it is committed, and a step, from boundary to boundary, may each take twice as long as any that was
+    seen: the call can come right after such a step has begun. `alignment_seconds` is the time from a call to the end of
+    everyone's hold, without the steps. Raises ValueError for seconds that are negative or not finite.
     """
     parts = (save_seconds, slowest_step_seconds, alignment_seconds, margin)
     if any(not math.isfinite(part) or part < 0 for part in parts):
@@ -145,25 +130,12 @@ def has_room(deadline: float, now: float, reserve: float, margin: float = MARGIN
 
     There is if what an end takes by measure fits three times: for the save now, for training that is worth that save,
     and for the end; and the margin once. That is for what only the end has: a moment at which all must be over.
-
-    Args:
-        deadline: When the last save must be over.
-        now: The present.
-        reserve: See `reserve`.
-        margin: The part of it that is not measured.
     """
     return deadline - now > 3 * (reserve - margin) + margin
 
 
 def too_late(deadline: float, now: float, save_seconds: float, step_seconds: float) -> float:
-    """Seconds by which a save at the next boundary is expected to miss the deadline; 0 if it should not.
-
-    Args:
-        deadline: When the machine goes.
-        now: The present.
-        save_seconds: Expected time of a save.
-        step_seconds: Expected time until the next boundary.
-    """
+    """Seconds by which a save at the next boundary is expected to miss the deadline; 0 if it should not."""
     return max(0.0, now + step_seconds + save_seconds - deadline)
 
 
@@ -172,15 +144,9 @@ def longest_wait(left: float, save_seconds: float) -> float:
 
     After that time it saves without them. They are then twice as slow as a save is at worst, and so dead rather than
     busy: writing their share as well would only make them slower. And there is still time to write everything, at
-    worst twice as slowly as ever, before the machine goes.
-
-    Args:
-        left: Seconds until this machine goes.
-        save_seconds: The slowest save that was seen, or what one is expected to take.
+    worst twice as slowly as ever, before the machine goes, in `left` seconds.
     """
     need = 2 * save_seconds + MARGIN
-    if left < need:
-        return max(
-            0.0, left
-        )  # There is no time to write everything: what the others still do is the only hope.
+    if left < need:  # There is no time to write everything: what the others still do is the only hope.
+        return max(0.0, left)
     return max(2 * save_seconds, left - need)

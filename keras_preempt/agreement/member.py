@@ -49,7 +49,7 @@ class Request:
 
     Attributes:
         round: The number of the round.
-        call: The call; or why this worker takes part no more.
+        call: The call, or why this worker left.
     """
 
     round: int
@@ -123,15 +123,7 @@ class Member:
         return self.calls > ROUNDS_PER_REASON
 
     def advance(self, event: Event, plan: Plan | None = None) -> None:
-        """Takes `event`, as the table has it.
-
-        Args:
-            event: What happened.
-            plan: With PLAN, the plan that stands.
-
-        Raises:
-            ProtocolError: The table has no such event in this state.
-        """
+        """Takes `event`, as the table has it, and with PLAN the plan that stands."""
         row = transition(self.state, event)
         self.state = row.target
         self.plan = None if row.next_round else plan or self.plan
@@ -147,11 +139,8 @@ class Member:
     def expect(self, now: float, entered: int = sys.maxsize) -> bool:
         """A signal handler announces a notice; returns whether the main thread is to hold at its next boundary.
 
-        The only method that is called without the lock: it sets attributes that nobody else sets meanwhile.
-
-        Args:
-            now: The present.
-            entered: Boundaries entered, if the main thread is what calls this.
+        The only method that is called without the lock: it sets attributes that nobody else sets meanwhile. `entered`
+        are the boundaries entered, if the main thread is what calls this.
         """
         if not self.open or self.trains_on:  # During the countdown a further notice need not end in a call.
             return False
@@ -197,12 +186,7 @@ class Member:
         return heard, self.call_to_leave(now, reserve) if listening else None
 
     def call_to_leave(self, now: float, reserve: float) -> Request | None:
-        """Calls for an interrupt, or else for the notices that stand: to save and leave, or train on if there is time.
-
-        Args:
-            now: The present.
-            reserve: See `grace.reserve`.
-        """
+        """Calls for an interrupt or the notices that stand: to save, then leave, or train on if there is time."""
         if not (self.standing or self.interrupted):
             return None
         if self.called != self.round:
@@ -251,11 +235,7 @@ class Member:
     def let_go(self, entered: int) -> Decision:
         """What the held main thread does now; to be asked again whenever this member has changed.
 
-        Args:
-            entered: Boundaries entered.
-
-        Raises:
-            ProtocolError: The main thread is already beyond the target.
+        Raises ProtocolError if the main thread is already beyond the target.
         """
         decision = self._decision(entered)
         if self.awaits_call:
@@ -305,11 +285,9 @@ class Member:
         return Request(self.round, Call(self.index, Kind.FINISHED, "training finished"))
 
     def call_periodic(self, now: float = 0.0, reserve: float = 0.0) -> Request | None:
-        """Calls for the save that is due; see `_call_to_save`."""
         return self._call_to_save(Kind.PERIODIC, "the time to save has come")
 
     def call_requested(self, now: float = 0.0, reserve: float = 0.0) -> Request | None:
-        """Calls for the save that somebody has asked for; see `_call_to_save`."""
         return self._call_to_save(Kind.REQUESTED, "a save was asked for")
 
     def _call_to_save(self, kind: Kind, reason: str) -> Request | None:
@@ -322,9 +300,6 @@ class Member:
         """The plan is carried out, and training continues, ready for the next round.
 
         A notice of which that plan knew is served: what is left to do for it is the last call.
-
-        Raises:
-            ProtocolError: By the plan, training ends here.
         """
         plan = self.plan
         if plan is None or outcome(plan, self.last) is not Event.ACTED:
@@ -358,14 +333,7 @@ class Member:
             self.lose()
 
     def answer(self, entered: int) -> At:
-        """What to publish in this round.
-
-        Args:
-            entered: Boundaries entered, read AFTER attention was set by `hear`.
-
-        Raises:
-            ProtocolError: No call was heard.
-        """
+        """What to publish in this round; `entered` was read AFTER attention was set by `hear`."""
         if self.state is not State.ANSWERED:
             raise ProtocolError(f"Expected to answer a call. Received: none, being {self.state.value}.")
         if self.held is None and self.expected == self.round:

@@ -67,7 +67,16 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Call:
+class _Message:
+    """A message of a round; the `decode` of each kind raises `ProtocolError` for what `encode` has not written."""
+
+    def encode(self) -> str:
+        """This message as compact JSON."""
+        return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False)
+
+
+@dataclass(frozen=True)
+class Call(_Message):
     """The value of `call`: the reason for a round, from the member that was first with one.
 
     Attributes:
@@ -83,13 +92,8 @@ class Call:
     reason: str = ""
     goes_on: bool = False
 
-    def encode(self) -> str:
-        """This message as compact JSON."""
-        return _encode(self)
-
     @classmethod
     def decode(cls, text: str) -> Call:
-        """The message that `encode` wrote. Raises `ProtocolError` for anything else."""
         fields = _fields("call", text)
         call = cls(
             fields.integer("member", maximum=None),
@@ -102,7 +106,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class At:
+class At(_Message):
     """The value of `at/<member>`: the next boundary at which this member can stop.
 
     Attributes:
@@ -117,18 +121,23 @@ class At:
     position: Position | None
     doomed: bool
 
-    def encode(self) -> str:
-        """This message as compact JSON."""
-        return _encode(self)
-
     @classmethod
     def decode(cls, text: str) -> At:
-        """The message that `encode` wrote. Raises `ProtocolError` for anything else."""
         fields = _fields("at", text)
+        position = None
+        if not fields.null("position"):
+            place = fields.inner("position")
+            position = Position(
+                place.integer("epoch", maximum=None),
+                place.choice("phase", PHASES),
+                place.integer("batch", maximum=None),
+                None if place.null("step") else place.integer("step", maximum=None),
+            )
+            place.end()
         at = cls(
             fields.integer("member", maximum=None),
             fields.integer("boundary", minimum=1, maximum=None),
-            None if fields.null("position") else _position(fields.inner("position")),
+            position,
             fields.boolean("doomed"),
         )
         fields.end()
@@ -136,7 +145,7 @@ class At:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(_Message):
     """The value of `plan`: what this round comes to, the same for everyone.
 
     Attributes:
@@ -155,13 +164,8 @@ class Plan:
     abort: str | None = None
     goes_on: bool = False
 
-    def encode(self) -> str:
-        """This message as compact JSON."""
-        return _encode(self)
-
     @classmethod
     def decode(cls, text: str) -> Plan:
-        """The message that `encode` wrote. Raises `ProtocolError` for anything else."""
         fields = _fields("plan", text)
         plan = cls(
             fields.integer("target", maximum=None),
@@ -182,7 +186,7 @@ _FAILED = "keras_preempt: a worker failed: "
 
 @dataclass(frozen=True)
 class Failure:
-    """What a worker tells, under whatever key the others wait for, when it takes part no more.
+    """Sent by a worker that failed or left, on any key.
 
     Attributes:
         member: Index of the worker.
@@ -230,10 +234,6 @@ def key(fit: int, round: int, *rest: str | int) -> str:
     return "/".join(("keras_preempt", str(fit), str(round), *map(str, rest)))
 
 
-def _encode(message: Call | At | Plan) -> str:
-    return json.dumps(asdict(message), separators=(",", ":"), allow_nan=False)
-
-
 def _fields(message: str, text: str) -> Fields:
     """The fields of a received message; all that is refused is a `ProtocolError` that names expected and received."""
 
@@ -260,14 +260,3 @@ def _members(fields: Fields, key: str) -> tuple[int, ...]:
     if any(first >= second for first, second in itertools.pairwise(found)):
         raise fields.refuse(f"ascending members, each once, as '{key}'", found)
     return found
-
-
-def _position(fields: Fields) -> Position:
-    position = Position(
-        fields.integer("epoch", maximum=None),
-        fields.choice("phase", PHASES),
-        fields.integer("batch", maximum=None),
-        None if fields.null("step") else fields.integer("step", maximum=None),
-    )
-    fields.end()
-    return position

@@ -90,10 +90,6 @@ class Fit:
         self.runtime.entered += 1
         self._boundary("epoch", 0)
 
-    def epoch_has_begun(self) -> None:
-        """The other callbacks have begun the epoch."""
-        self.session.after_epoch_begin()
-
     def step_begins(self, batch: int) -> None:
         """A boundary that was counted, and at which there is something to look at."""
         runtime = self.runtime
@@ -115,10 +111,6 @@ class Fit:
             self._boundary("validation", 0)
         self._test_began = time.monotonic()
 
-    def validation_has_begun(self) -> None:
-        """The other callbacks have begun the validation."""
-        self.session.validation_began()
-
     def validation_step_begins(self, batch: int) -> None:
         """A boundary."""
         runtime = self.runtime
@@ -127,10 +119,6 @@ class Fit:
         runtime.entered += 1
         if runtime.attention:
             self._boundary("validation", batch)
-
-    def validation_ends(self) -> None:
-        """All batches of the validation have been gone through."""
-        self.session.validation_ended()
 
     def epoch_ends(self) -> None:
         """The other callbacks end the epoch after this: the time that they take is part of the grace period."""
