@@ -45,10 +45,6 @@ class Notice:
         """
         return None if self.deadline is None else self.heard_at + (self.deadline - self.received_at)
 
-    @property
-    def event(self) -> tuple[str, str]:
-        return self.source, self.id
-
 
 @dataclass(frozen=True)
 class Standing:
@@ -70,7 +66,7 @@ class Standing:
     def add(self, notice: Notice) -> Standing:
         """What stands with one notice more; it replaces an earlier one of the same event."""
         for number, earlier in enumerate(self.notices):
-            if earlier.event == notice.event:
+            if _event(earlier) == _event(notice):
                 if notice.ends_at is None:
                     return self  # The same again, with nothing new: its time began when it was first heard.
                 changed = (*self.notices[:number], notice, *self.notices[number + 1 :])
@@ -79,7 +75,7 @@ class Standing:
 
     def withdraw(self, notice: Notice) -> Standing:
         """What stands without the notice of that event."""
-        kept = tuple(each for each in self.notices if each.event != notice.event)
+        kept = tuple(each for each in self.notices if _event(each) != _event(notice))
         return replace(self, notices=kept)
 
     @property
@@ -108,6 +104,10 @@ class Standing:
             return notice.heard_at if notice.ends_at is None else notice.ends_at
         by = notice.heard_at + self.grace
         return by if notice.ends_at is None else min(by, notice.ends_at)
+
+
+def _event(notice: Notice) -> tuple[str, str]:
+    return notice.source, notice.id
 
 
 def reserve(
