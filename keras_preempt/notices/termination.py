@@ -7,7 +7,6 @@ import math
 import os
 import signal
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from numbers import Integral, Real
 
 from keras_preempt.notices.platform import CLOUDS, POLLED, SIGNALS, Platform
@@ -122,23 +121,38 @@ class TerminationConfig:
         return f"TerminationConfig({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
 
-@dataclass(frozen=True)
 class Termination:
-    """A `TerminationConfig` with everything filled in by the platform.
+    """A `TerminationConfig` and what the platform fills in; the environment overrides both.
 
-    `grace_period` is the user's; None: what each notice says. `sources` are the names of those to start;
-    `waits_for_workers` is whether to exit only once the workers that this process coordinates are gone.
+    `sources` are the names of the sources of notices to start; `grace_period` is None to go by what each notice says.
+    Raises ValueError if the environment's grace period is not a number of seconds.
     """
 
-    signals: tuple[signal.Signals, ...]
-    termination_watcher_fn: Callable[[], bool] | None
-    exit_fn: Callable[[], object] | None
-    exit_code: int
-    grace_period: float | None
-    save_fn: Callable[..., object] | None
-    sources: tuple[str, ...]
-    waits_for_workers: bool
-    platform: Platform
+    def __init__(self, config: TerminationConfig, platform: Platform) -> None:
+        self.platform = platform
+        self.signals = config.signals
+        self.termination_watcher_fn = config.termination_watcher_fn
+        self.exit_fn = config.exit_fn
+        self.save_fn = config.save_fn
+        self.exit_code = platform.exit_code if config.exit_code is None else config.exit_code
+        # Whether to exit only once the workers that this process coordinates are gone. An exit_fn decides for itself.
+        self.waits_for_workers = platform.waits_for_workers and config.exit_fn is None
+        self.sources = platform.sources
+        if config.termination_watcher_fn is not None:
+            self.sources = (*(name for name in self.sources if name not in CLOUDS), POLLED)
+        if not config.signals:
+            self.sources = tuple(name for name in self.sources if name != SIGNALS)
+        self.grace_period = config.grace_period
+        if text := os.environ.get(environment.GRACE_PERIOD):
+            try:
+                self.grace_period = float(text)
+            except ValueError:
+                self.grace_period = math.nan
+            if not _is_a_grace_period(self.grace_period):
+                raise ValueError(
+                    f"Expected {environment.GRACE_PERIOD} to be a number of seconds, finite and not negative. "
+                    f"Received: {text!r}. Correct it or unset it."
+                )
 
     def describe(self) -> str:
         """One line for the log: where this is, how that was found, and what follows."""
@@ -155,41 +169,6 @@ class Termination:
         leaves = "exit_fn" if self.exit_fn is not None else f"exit status {self.exit_code}"
         after = " once the workers are gone" if self.waits_for_workers else ""
         return f"Platform: {self.platform.describe()}. Notices from {heard or 'nowhere'}; {grace}; {leaves}{after}."
-
-
-def complete(config: TerminationConfig, platform: Platform) -> Termination:
-    """Fills in what the user left open; the user overrides the platform, and the environment overrides both.
-
-    Raises ValueError if the environment's grace period is not a number of seconds.
-    """
-    sources = platform.sources
-    if config.termination_watcher_fn is not None:
-        sources = (*(name for name in sources if name not in CLOUDS), POLLED)
-    if not config.signals:
-        sources = tuple(name for name in sources if name != SIGNALS)
-    grace_period = config.grace_period
-    if text := os.environ.get(environment.GRACE_PERIOD):
-        try:
-            grace_period = float(text)
-        except ValueError:
-            grace_period = math.nan
-        if not _is_a_grace_period(grace_period):
-            raise ValueError(
-                f"Expected {environment.GRACE_PERIOD} to be a number of seconds, finite and not negative. "
-                f"Received: {text!r}. Correct it or unset it."
-            )
-    return Termination(
-        signals=config.signals,
-        termination_watcher_fn=config.termination_watcher_fn,
-        exit_fn=config.exit_fn,
-        exit_code=platform.exit_code if config.exit_code is None else config.exit_code,
-        grace_period=grace_period,
-        save_fn=config.save_fn,
-        sources=sources,
-        # An exit_fn decides for itself what to wait for.
-        waits_for_workers=platform.waits_for_workers and config.exit_fn is None,
-        platform=platform,
-    )
 
 
 def check_no_arguments(name: str, function: object) -> None:

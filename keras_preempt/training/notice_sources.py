@@ -18,7 +18,7 @@ from keras_preempt.notices.interrupt import Interrupts
 from keras_preempt.notices.platform import CLOUDS
 from keras_preempt.notices.polling import EarlyNotices, PolledNotices, notice_before_fit
 from keras_preempt.notices.signals import SignalNotices
-from keras_preempt.notices.termination import Termination, TerminationConfig, complete
+from keras_preempt.notices.termination import Termination, TerminationConfig
 from keras_preempt.report.status import listens
 from keras_preempt.training import several_fits
 from keras_preempt.training.runtime import Runtime
@@ -87,7 +87,7 @@ class NoticeSources:
             platform = platform.for_tpu_coordinator()
         elif self._place.members == 1 or not backend().hears_by_key:
             platform = platform.without_coordination_key()
-        termination = complete(self._config, platform)
+        termination = Termination(self._config, platform)
         notify, withdraw = self._runtime.notify, self._runtime.withdraw
         lead = termination.platform.maintenance_lead
         for name in termination.sources:

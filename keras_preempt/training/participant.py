@@ -15,7 +15,7 @@ from keras_preempt.agreement.coordinator import Coordinator
 from keras_preempt.agreement.messages import Kind, Plan, Position
 from keras_preempt.backend.place import Place
 from keras_preempt.notices.platform import GENERIC
-from keras_preempt.notices.termination import TerminationConfig, complete
+from keras_preempt.notices.termination import Termination, TerminationConfig
 from keras_preempt.process.exit_codes import EXIT_INTERRUPTED, EXIT_NOT_SAVED
 from keras_preempt.report.delivery import Delivery, OnEvent
 from keras_preempt.report.events import EventLog
@@ -110,7 +110,7 @@ class Participant:
         self.always_looks = False
         self.explain: Callable[[BaseException], object] | None = None
         self.status = Status()
-        self.termination = complete(config, GENERIC)
+        self.termination = Termination(config, GENERIC)
         self.propagation = Propagation(coordinator, remote=place.workers)
         self.runtime = Runtime(coordinator, events, number, self.termination.grace_period, on_end_known)
         self.sources = NoticeSources(self.runtime, coordinator, place, config)

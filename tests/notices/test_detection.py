@@ -14,7 +14,7 @@ from keras_preempt.notices.cloud import Accelerator
 from keras_preempt.notices.detection import Detection
 from keras_preempt.notices.metadata_client import parse_address
 from keras_preempt.notices.platform import Platform
-from keras_preempt.notices.termination import TerminationConfig, complete
+from keras_preempt.notices.termination import Termination, TerminationConfig
 from keras_preempt.testing import FakeMetadata
 from tests.docs.shown import assert_shown
 from tests.notices.conftest import threads
@@ -107,7 +107,7 @@ def test_a_scheduler_on_a_cloud_is_found_as_both(tmp_path: Path) -> None:
     assert platform.name == "kubernetes+gce-gpu"
     assert platform.sources == ("signals", "gce", "coordination key")
     assert "/dev/nvidia0 is there" in platform.describe()
-    assert_shown("platform line", complete(TerminationConfig(), platform).describe())
+    assert_shown("platform line", Termination(TerminationConfig(), platform).describe())
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from keras_preempt.notices.signals import parse_signals
 from keras_preempt.notices.termination import (
     Termination,
     TerminationConfig,
-    complete,
 )
 from keras_preempt.process import environment
 from keras_preempt.process.exit_codes import EXIT_NOT_SAVED, EXIT_RESTART, EXIT_RESTART_GCE, EXIT_RESTART_TPU
@@ -164,7 +163,7 @@ def test_a_signal_can_be_named_in_every_usual_way_and_one_name_is_no_list_of_let
 
 
 def completed(platform: Platform = GENERIC, **arguments: Any) -> Termination:
-    return complete(TerminationConfig(**arguments), platform)
+    return Termination(TerminationConfig(**arguments), platform)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from keras_preempt.cli.doctor.software import backend_of
 from keras_preempt.notices.cloud import UNKNOWN_GRACE, Grace
 from keras_preempt.notices.detection import Detection
 from keras_preempt.notices.platform import GENERIC_NAME, MACHINES, SCHEDULERS, Platform
-from keras_preempt.notices.termination import TerminationConfig, complete
+from keras_preempt.notices.termination import Termination, TerminationConfig
 from keras_preempt.process import environment
 
 UNBLOCK = "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])"
@@ -26,7 +26,7 @@ def check_platform(findings: Findings, given: float | None, workers: int) -> tup
         platform = Detection().result()
         if workers == 1 or backend_of(os.environ) != "tensorflow":
             platform = platform.without_coordination_key()
-        termination = complete(TerminationConfig(), platform)
+        termination = Termination(TerminationConfig(), platform)
         rows = {**SCHEDULERS, **MACHINES}
         if given is not None:
             grace = Grace(given, "--grace")
