@@ -94,11 +94,11 @@ def likely_causes(
         if parting is not None and "weights" in parting.groups:
             causes.append(
                 "Likely cause: a callback that puts other weights into the model for a validation, if the preemption "
-                "came in one. Set changes_weights_in_validation = True on its class."
+                "came during one. Set changes_weights_in_validation = True on its class."
             )
         causes.append(
             "The state differs right after the restart, before a step: something was not saved or not restored as "
-            "it was. If the script restores or changes weights itself at its start, let it do so only when there "
+            "it was. If the script restores or changes weights itself when it starts, let it do so only while there "
             "is no checkpoint yet; otherwise please report this, with the output of the drill."
         )
     suspects = [
@@ -116,10 +116,12 @@ def likely_causes(
         f"{source}. {_PYTHON_CURE if source.startswith('Python code') else _RANDOM_CURE}"
         for source in undisturbed.hidden_sources
     ]
-    suspects += [f'"exact if" was said, and this may not hold: {each}.' for each in undisturbed.conditions]
+    suspects += [
+        f'the log says "exact if", and this may not hold: {each}.' for each in undisturbed.conditions
+    ]
     if written:
         left = (
-            f"files that the second run found as the first one had left them: {written}. Add --isolate, which gives "
+            f"files that the first run left and the second one found: {written}. Add --isolate, which gives "
             "each run a copy of the working directory."
         )
         suspects.insert(0 if parting is None else len(suspects), left)
@@ -147,7 +149,7 @@ def likely_causes(
         causes.append("Whether the script repeats itself without preemptions: add --twice to find out.")
     elif repeatable:
         causes.append(
-            "A second undisturbed run was identical: the script repeats itself until it is preempted."
+            "A second undisturbed run was identical: without preemptions the script repeats itself."
         )
     return causes
 

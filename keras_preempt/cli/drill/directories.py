@@ -183,7 +183,7 @@ class WorkingDirectories:
         if written:
             self.written = some(written, _FILES_NAMED)
             say(
-                f"the script also wrote {self.written} here. The next run finds that, and writes it again: if that "
+                f"the script also wrote {self.written} here. The next run finds it and writes it again: if that "
                 "matters, use --isolate"
             )
 

@@ -72,20 +72,20 @@ class Judge:
             raise NoVerdict(_deaf(lost.member, lost.signal))
         raise NoVerdict(
             f"{lost.signal} does not reach the training. It was sent to the process that the launcher had started "
-            f"(process {lost.started}), as a machine would, and the process that trains is another one (process "
-            f"{lost.training}), which heard nothing of it: a real preemption would lose everything since the last "
-            "checkpoint. Let the shell become the script (exec python train.py as its last command), or pass the "
-            "signal on: python train.py & child=$!; trap 'kill -TERM $child' TERM; wait $child; wait $child"
+            f"(process {lost.started}), as a machine would, but another process trains (process {lost.training}), and "
+            "did not get it: a real preemption would lose everything since the last checkpoint. Let the shell become "
+            "the script (exec python train.py as its last command), or pass the signal on: python train.py & child=$!; "
+            "trap 'kill -TERM $child' TERM; wait $child; wait $child"
         )
 
     def check_ends(self, report: SupervisorReport) -> None:
         """Raises NoVerdict if a worker reported its exit status and did not end."""
         for index, status in report.incarnations[-1].stuck.items():
             raise NoVerdict(
-                f"w{index} was preempted and has said that it exits with status {status}, and did not end. Whoever "
-                "waits for the status of such a process waits as long, or its machine goes away without it. The "
-                "checkpoint is not touched by that. Look at what the script does when SystemExit leaves fit (finally, "
-                "except, the rest of a shell script), and let it end."
+                f"w{index} was preempted and reported that it exits with status {status}, but did not end. Whatever "
+                "waits for such a process waits as long, or the machine goes away first. The checkpoint is not "
+                "affected. Check what the script does when SystemExit leaves fit (finally, except, the rest of a shell "
+                "script), and let it end."
             )
 
     def check(self, report: SupervisorReport) -> None:

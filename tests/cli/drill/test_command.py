@@ -75,7 +75,7 @@ def test_a_worker_that_does_not_end_after_it_has_said_how_is_told_and_ended(tmp_
     said = "w1 has said that it exits with status 75, and has not ended within 1 s since. Ending it."
     assert said in result.stdout
     assert result.stderr.startswith(
-        "Error: No verdict: w1 was preempted and has said that it exits with status 75, and"
+        "Error: No verdict: w1 was preempted and reported that it exits with status 75, but"
     )
     assert "the rest of a shell script" in result.stderr
 

@@ -142,7 +142,7 @@ def test_of_a_step_that_cannot_be_looked_at_its_condition_is_named() -> None:
     told = causes(
         *DRIFTS, record=begun(lines(0, 10), condition="the training step draws from keras.random alone")
     )
-    assert 'Likely cause: "exact if" was said, and this may not hold: the training step draws' in told
+    assert 'Likely cause: the log says "exact if", and this may not hold: the training step draws' in told
 
 
 def test_a_difference_before_the_first_preemption_is_the_scripts_own() -> None:
@@ -201,19 +201,19 @@ def test_without_a_trace_of_a_cause_the_usual_ones_are_named_with_the_next_step(
     told = causes(*DRIFTS)
     assert "such as a Python variable in a layer" in told
     assert "add --twice to find out" in told
-    assert "the script repeats itself until it is preempted" in causes(repeatable=True)
+    assert "without preemptions the script repeats itself" in causes(repeatable=True)
     assert "The script does not repeat itself" in causes(repeatable=False)
 
 
 def test_files_that_the_first_run_left_for_the_second_are_named_first_where_no_step_differs() -> None:
     told = likely_causes(None, UNDISTURBED, None, written="log.csv")
-    found = "files that the second run found as the first one had left them: log.csv"
+    found = "files that the first run left and the second one found: log.csv"
     assert told[0].startswith(f"Likely cause: {found}")
     assert "Add --isolate" in told[0]
     parting = find_parting(UNDISTURBED, run(*DRIFTS))
     told = likely_causes(parting, run(DOUBTED), None, written="log.csv")
     assert told[0].startswith("Likely cause: the input.")
-    assert told[1].startswith("Other possible cause: files that the second run found")
+    assert told[1].startswith("Other possible cause: files that the first run left")
 
 
 def test_a_worker_that_was_killed_while_it_saved_is_the_cause() -> None:
