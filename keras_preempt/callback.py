@@ -135,7 +135,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         self._fit: Fit | None = None
         self.resumed: ResumedFrom | None = None
         # fit builds the model before it calls a callback, so the repair must be there before fit begins.
-        weakref.finalize(self, backend().repair().undo)
+        weakref.finalize(self, backend().repair())
         weakref.finalize(self, batches_asked.watch())  # For it asks a PyDataset for batches before it does.
         self._repaired_for: weakref.ref[keras.Model] | None = None
 
@@ -157,7 +157,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         super().set_model(model)
         if self._repaired_for is None or self._repaired_for() is not model:
             self._repaired_for = weakref.ref(model)
-            weakref.finalize(model, backend().repair().undo)
+            weakref.finalize(model, backend().repair())
 
     # -- Hooks of fit ----------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 import tensorflow as tf
 
-from keras_preempt.backend.tensorflow.errors import task_preempted_by
+from keras_preempt.backend.seam import backend
 from keras_preempt.backend.tensorflow.loop_checkpoints import LoopCheckpoints
 from keras_preempt.drilled import hooks
 from keras_preempt.notices.termination import Preempted, TerminationConfig
@@ -239,7 +239,7 @@ class PreemptionCheckpointHandler:
         if isinstance(error, (*_END_OF_DATA, Preempted)):
             return
         self._failed_at = self._count.runs
-        if task_preempted_by(error) is not None:
+        if backend().errors.task_preempted_by(error) is not None:
             return  # Nobody has failed: the end of the block answers it.
         told = self._loop.settle(error)
         try:

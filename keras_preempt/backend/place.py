@@ -97,3 +97,39 @@ class Job:
     process: int
     processes: int
     name: str
+
+
+@dataclass(frozen=True)
+class JobSource:
+    """How a process knows of the other workers of its job.
+
+    Attributes:
+        by: Who says that there are others, with its verb.
+        source: The same as a noun.
+        to_join: How a script has the workers train one model.
+        number: What is different in each worker.
+    """
+
+    by: str
+    source: str
+    to_join: str
+    number: str
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The job of a worker that trains a model of its own.
+
+    Attributes:
+        task: Which worker this is, such as "worker 1".
+        members: How many training workers there are.
+        job: Tells this job from others.
+        strategy: What the model was made under, in words.
+        source: How this worker knows of the others.
+    """
+
+    task: str
+    members: int
+    job: str
+    strategy: str
+    source: JobSource

@@ -210,10 +210,10 @@ class Rehearsal(Hook):
 
     def finish(self, position: Position, logs: Mapping[str, Any] | None) -> None:
         if self._record is not None:
-            from keras_preempt.backend.seam import backend
+            from keras_preempt.backend import pipelines
 
             self._record.boundary(position, logs)
-            self._record.sources(backend().datasets.hidden_sources())
+            self._record.sources(pipelines.hidden_sources())
 
     def state_was_missed(self, callbacks: Sequence[str]) -> None:
         if self._record is not None:

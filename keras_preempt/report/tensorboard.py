@@ -17,7 +17,7 @@ from typing import Any
 
 import keras
 
-from keras_preempt.backend.seam import backend
+from keras_preempt.backend import summaries
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.process.threads import started
@@ -64,7 +64,7 @@ class Points:
         self._writers: list[Any] = []
         try:
             self._writers += [
-                backend().summary_writer(callback)
+                summaries.summary_writer(callback)
                 for callback in callbacks
                 if isinstance(callback, keras.callbacks.TensorBoard)
             ]
@@ -139,7 +139,7 @@ class Points:
         try:
             with self._lock:
                 for writer in () if self._over else self._writers:
-                    backend().write_points(writer, values, step)
+                    summaries.write_points(writer, values, step)
         except _FAILURES as error:
             self._left_out(error)
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from keras_preempt.backend.seam import FirstUse, backend
+from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import sharding
 
@@ -101,7 +101,7 @@ class Handover:
         self._components = components
         self.mirrored: dict[str, Waiting] = {}
         self.local: dict[str, Waiting] = {}
-        self._first_use: FirstUse | None = None
+        self._stop_watching: Callable[[], None] | None = None
         self._used_early: set[str] = set()
 
     @property
@@ -135,8 +135,8 @@ class Handover:
             real: The variables that exist and whose values do not wait.
             look: See `backend.seam.Backend.watch_first_use`.
         """
-        if self._first_use is None:
-            self._first_use = backend().watch_first_use(real, look)
+        if self._stop_watching is None:
+            self._stop_watching = backend().watch_first_use(real, look)
 
     def hand_over(self, real: Mapping[str, Any], used: Any = None) -> bool:
         """Assigns what waits to the variables that exist by now; returns whether there were any.
@@ -187,9 +187,9 @@ class Handover:
 
     def end(self) -> None:
         """Stops watching. Can be called twice."""
-        if self._first_use is not None:
-            self._first_use.stop()
-            self._first_use = None
+        if self._stop_watching is not None:
+            self._stop_watching()
+            self._stop_watching = None
 
 
 def _shown(names: Iterable[str]) -> str:

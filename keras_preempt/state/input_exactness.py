@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import keras
 
+from keras_preempt.backend import pipelines
 from keras_preempt.backend.keras import batches_asked, data_code, py_batches
 from keras_preempt.backend.keras.input_feed import InputFeed, changes_itself
-from keras_preempt.backend.seam import backend
-from keras_preempt.backend.seam_of_input import Does, Ingredient
+from keras_preempt.backend.operations import Does, Ingredient
 from keras_preempt.process.words import counted
 from keras_preempt.state.py_dataset import global_draw, keeps_its_state
 
@@ -95,8 +95,7 @@ def _how(feed: InputFeed, *, in_python: bool) -> str:
 
 
 def _ingredients(data: object) -> list[Ingredient]:
-    datasets = backend().datasets
-    return [part for pipeline in datasets.pipelines_of(data) for part in datasets.ingredients(pipeline)]
+    return [part for pipeline in pipelines.pipelines_of(data) for part in pipelines.ingredients(pipeline)]
 
 
 def _in_python(parts: Sequence[Ingredient]) -> bool:
@@ -110,7 +109,7 @@ def has_python_code(feed: InputFeed) -> bool:
 
 def _is_code(validation: object) -> bool:
     """Whether validation data is an object whose Python code makes the batches, and no pipeline or arrays."""
-    if validation is None or backend().datasets.pipelines_of(validation):
+    if validation is None or pipelines.pipelines_of(validation):
         return False
     is_array = hasattr(validation, "shape") or isinstance(validation, (tuple, list, dict))
     return not is_array and not isinstance(validation, Generator)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from keras_preempt.backend import pipelines
 from keras_preempt.backend.keras.input_feed import InputFeed
-from keras_preempt.backend.seam import backend
 from keras_preempt.process.words import size_in_words
 
 STATE_LIMIT = 64 * 2**20
@@ -68,11 +68,10 @@ def too_much(feed: InputFeed, *, caches: bool = False) -> str | None:
 
 def _held(feed: InputFeed, *, caches: bool) -> tuple[float, float]:
     """Returns how many elements the state of an iterator holds at most, infinite if unknown, and their bytes."""
-    datasets = backend().datasets
     held: list[tuple[int | None, int | None]] = []
     for pipeline in feed.pipelines:
-        held += datasets.shuffle_buffers(pipeline)
-        held += datasets.held_elements(pipeline) if caches else ()
+        held += pipelines.shuffle_buffers(pipeline)
+        held += pipelines.held_elements(pipeline) if caches else ()
     counts = [
         (math.inf if count is None else count, UNKNOWN_ELEMENT if each is None else each)
         for count, each in held

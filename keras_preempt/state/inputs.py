@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_preempt.backend import pipelines
 from keras_preempt.backend.keras import batches_asked, py_batches
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.seam import backend
@@ -56,7 +57,6 @@ def watch(feed: InputFeed, shuffles: Shuffles | None = None, limit: StateLimit |
 
     If the shuffles of the fit are given, how far they had come when an iterator was made is recorded as well.
     """
-    datasets = backend().datasets
     feed.state_limit = limit = limit or limit_of()
     if shuffles is not None:
         feed.note = shuffles.counts
@@ -66,11 +66,11 @@ def watch(feed: InputFeed, shuffles: Shuffles | None = None, limit: StateLimit |
         return  # Its order is enough.
     if limit.replays:
         feed.why_replayed = too_much(feed) or ""
-    elif datasets.never_has_state(feed.dataset):
+    elif pipelines.never_has_state(feed.dataset):
         if feed.is_shared:
             feed.why_replayed = "TensorFlow cannot save its state"
     elif not feed.is_shared:
-        feed.look = datasets.iterator_state
+        feed.look = pipelines.iterator_state
     elif why := too_much(feed, caches=True):
         feed.why_replayed = why
     elif (tap := backend().tap(feed.dataset)) is not None:
@@ -99,16 +99,15 @@ def capture(
         captured["grain"] = state_of_grain
     if feed.live is None or feed.untouched is None:
         return captured
-    datasets = backend().datasets
-    state = None if (left_out := too_much(feed)) else datasets.iterator_state(feed.live)
+    state = None if (left_out := too_much(feed)) else pipelines.iterator_state(feed.live)
     if state is not None and len(state) > feed.state_limit.size:
         left_out = f"it has {size_in_words(len(state))}"
-    if left_out is None and (state is None or datasets.keeps_every_shuffle(state, feed.dataset)):
+    if left_out is None and (state is None or pipelines.keeps_every_shuffle(state, feed.dataset)):
         if state is None:
             return captured
         captured["way"] = "state"
         arrays[_STATE] = np.frombuffer(state, np.uint8)
-    elif datasets.keeps_every_shuffle(feed.untouched, feed.dataset):
+    elif pipelines.keeps_every_shuffle(feed.untouched, feed.dataset):
         captured["way"] = "new"
     if left_out is not None:
         logger.info("The state of the input's iterator is left out of the checkpoint: %s.", left_out)
@@ -187,12 +186,12 @@ def restore(
         live = feed.new()
         feed.untouched = arrays[_UNTOUCHED].tobytes()
         state = arrays[_STATE].tobytes()
-        backend().datasets.restore_iterator(live, state)
+        pipelines.restore_iterator(live, state)
         how = f"from the iterator's saved state, {size_in_words(len(state))}"
     elif captured["way"] == "new":
         live = feed.new()
         feed.untouched = arrays[_UNTOUCHED].tobytes()
-        backend().datasets.restore_iterator(live, feed.untouched)
+        pipelines.restore_iterator(live, feed.untouched)
         draws = drawn if still_drawn_from or _needs_all(feed, known=counted_by is not None) else 0
         draw(live, [draws], required, lambda: live)
         how = f"from the state of the epoch's new iterator, {drawn_again(draws, began)}"
@@ -249,7 +248,7 @@ def drawn_again_at_most(feed: InputFeed, epochs: int) -> tuple[int, str] | None:
     """
     replays = feed.state_limit is not None and feed.state_limit.replays
     piped = feed.undistributed is not None
-    in_state = piped and not feed.is_shared and not backend().datasets.never_has_state(feed.dataset)
+    in_state = piped and not feed.is_shared and not pipelines.never_has_state(feed.dataset)
     if feed.batches is None or feed.is_indexed or feed.grain is not None or (in_state and not replays):
         return None
     if feed.snapshots is not None and not feed.snapshots.given_up:
@@ -269,7 +268,7 @@ def is_drawing(captured: Mapping[str, Any], *, batch: int | None) -> bool:
 
 
 def _check_sharing(feed: InputFeed, made_before: int) -> None:
-    shuffles = any(any(backend().datasets.shuffle_buffers(pipeline)) for pipeline in feed.pipelines)
+    shuffles = any(any(pipelines.shuffle_buffers(pipeline)) for pipeline in feed.pipelines)
     if made_before != feed.made_before and shuffles:
         logger.warning(
             "NOT exact: earlier fits had gone through the dataset %d times when this one was saved, and %d times now, "
@@ -294,12 +293,12 @@ def draw_again(
     if not draws:
         return
     if shuffles is not None:
-        if feed.is_generator or any(map(backend().reshuffling.keeps_an_order, feed.pipelines)):
+        if feed.is_generator or any(map(pipelines.keeps_an_order, feed.pipelines)):
             following = _each_at(feed, shuffles, made_at)
             draw(following(), list(draws), 0, following)
         feed.noted = list(made_at)
     else:
-        matters = feed.is_generator or any(map(backend().datasets.reshuffles_while_drawn, feed.pipelines))
+        matters = feed.is_generator or any(map(pipelines.reshuffles_while_drawn, feed.pipelines))
         draw(feed.new(), list(draws) if matters else [0] * len(draws), 0, feed.new)
     feed.begin_with(draws)
 
@@ -313,5 +312,5 @@ def _needs_all(feed: InputFeed, *, known: bool) -> bool:
         return False
     if feed.undistributed is None or has_python_code(feed):
         return True
-    depends = backend().reshuffling.keeps_an_order if known else backend().datasets.reshuffles_while_drawn
+    depends = pipelines.keeps_an_order if known else pipelines.reshuffles_while_drawn
     return any(map(depends, feed.pipelines))

@@ -3,7 +3,7 @@
 A shuffle gives each new iterator another order, whatever makes it: the training, the validation on another part of the
 same data, a callback that predicts, another fit. So what counts is not which iterators were made, but how far each
 shuffle had come when the iterator was made that training continues with, and how far it has come now. Both are read,
-saved, and set again after a restart; see `keras_preempt.backend.seam_of_input.Reshuffling`.
+saved, and set again after a restart; see `keras_preempt.backend.tensorflow.reshuffling`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from keras_preempt.backend.seam import backend
-from keras_preempt.backend.seam_of_input import SeedGenerator
+from keras_preempt.backend import pipelines
 
 Counts = list[int]
 """How far each shuffle has come, in the order in which the pipelines have them."""
@@ -32,8 +31,8 @@ class Shuffles:
     def __init__(self, training: Any, validation: Any) -> None:
         trained, validated = _sources(training), _sources(validation)
         self._own = {**validated, **trained}
-        shuffles = [backend().reshuffling.reshuffling_of(dataset) for dataset, _ in self._own.values()]
-        self._shuffles: list[SeedGenerator] = [each for each in shuffles if each is not None]
+        shuffles = [pipelines.reshuffling_of(dataset) for dataset, _ in self._own.values()]
+        self._shuffles: list[pipelines.SeedGenerator] = [each for each in shuffles if each is not None]
         self.readable = len(self._shuffles) == len(shuffles)
         self.fragile = frozenset(
             key for key, (_, settled) in trained.items() if not settled or not self.readable
@@ -50,7 +49,7 @@ class Shuffles:
         return [each.count() for each in self._shuffles] if self.readable else None
 
     def seeds(self) -> list[list[int]]:
-        return [list(backend().reshuffling.seeds_of(dataset)) for dataset, _ in self._own.values()]
+        return [list(pipelines.seeds_of(dataset)) for dataset, _ in self._own.values()]
 
     def are_like(self, seeds: object) -> bool:
         """Whether they have the seeds of when a checkpoint was written; True if it has none."""
@@ -72,8 +71,8 @@ class Shuffles:
 def _sources(data: Any) -> dict[int, tuple[Any, bool]]:
     """Returns by id each shuffle, and whether it does not advance after an iterator's first element."""
     found: dict[int, tuple[Any, bool]] = {}
-    for pipeline in backend().datasets.pipelines_of(data):
-        for dataset, settled in backend().reshuffling.sources(pipeline):
+    for pipeline in pipelines.pipelines_of(data):
+        for dataset, settled in pipelines.sources(pipeline):
             _, before = found.get(id(dataset), (dataset, True))
             found[id(dataset)] = (dataset, settled and before)
     return found

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_preempt.backend.keras.input_feed import InputFeed
-from keras_preempt.backend.seam import backend
-from keras_preempt.backend.seam_of_input import Tap
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.process.words import counted
 from keras_preempt.report.progress import progress
+
+if TYPE_CHECKING:
+    from keras_preempt.backend.seam import Tap
 
 _SNAPSHOT = "input/snapshot"
 
@@ -76,7 +77,7 @@ class Snapshots:
             return False
         state = self._tap.state()
         if state is None:
-            self._give_up("TensorFlow cannot save its state")
+            self._give_up(f"{self._tap.library} cannot save its state")
             return False
         if state.size > self._limit:
             self._give_up(f"its state has {state.size / 2**20:.0f} MiB, more than {self._limit / 2**20:.0f}")
@@ -166,7 +167,7 @@ class Snapshots:
         return {
             "part": list(self._tap.shard),
             "elements a batch": self._tap.per_batch,
-            "TensorFlow": backend().versions()["tensorflow"],
+            self._tap.library: self._tap.release,
         }
 
     def resume(

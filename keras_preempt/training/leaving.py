@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
+from keras_preempt.backend import pipelines
 from keras_preempt.backend.place import Place
 from keras_preempt.backend.seam import backend
 from keras_preempt.notices import Notice
@@ -111,7 +112,7 @@ def _end_soon() -> None:
     # What holds the end of a process up is prevented when it has come: a program that catches the exception continues
     # as before.
     with whatever_happens("Keeping the iterators of the input"):
-        _kept[:] = backend().datasets.iterators()
+        _kept[:] = pipelines.iterators()
     with whatever_happens("Leaving the job at the end of the process"):
         backend().leave_together()
     atexit.register(_at_the_end)
@@ -125,7 +126,7 @@ def _at_the_end() -> None:
 
 def _keep_iterators() -> None:
     with whatever_happens("Keeping the iterators of the input"):
-        _never_drop(backend().datasets.iterators())
+        _never_drop(pipelines.iterators())
 
 
 def _never_drop(iterators: Iterable[Any]) -> None:

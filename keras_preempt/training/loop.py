@@ -10,12 +10,12 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from keras_preempt.agreement.coordinator import Coordinator
 from keras_preempt.agreement.messages import Kind, Plan, Position
 from keras_preempt.backend.place import Place
-from keras_preempt.backend.seam import LoopCheckpoints, backend
+from keras_preempt.backend.seam import backend
 from keras_preempt.notices.coordination_key import notice_of
 from keras_preempt.notices.termination import TerminationConfig
 from keras_preempt.process.words import counted
@@ -24,6 +24,9 @@ from keras_preempt.training import side_by_side
 from keras_preempt.training.hook import Hook
 from keras_preempt.training.participant import Ending, Participant
 from keras_preempt.training.resuming import ResumedFrom
+
+if TYPE_CHECKING:
+    from keras_preempt.backend.seam import LoopCheckpoints
 
 logger = logging.getLogger("keras_preempt")
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from keras_preempt.backend.operations import RandomOperation
 from keras_preempt.state.callback_cure import cure
 from keras_preempt.state.input_exactness import InputExactness
 from keras_preempt.state.shuffles import Shuffles
@@ -36,22 +37,6 @@ _VALIDATION_UNSEEN = (
     "the validation step, whose code refers to random numbers or Python functions and which is looked at as soon as it "
     "has run, draws from keras.random alone, or from generators that are attributes of the model"
 )
-
-
-class RandomOperation(Protocol):
-    """An operation of the training step that draws from a state of its own, or runs Python code."""
-
-    @property
-    def kind(self) -> str:
-        """What TensorFlow calls it, such as "RandomStandardNormal" or "EagerPyFunc"."""
-
-    @property
-    def where(self) -> str:
-        """The user's line that made it, as "train_step (train.py:34)", or the layers that it is in."""
-
-    @property
-    def resource(self) -> Any:
-        """For an operation on a random generator: the handle of its variable; else None."""
 
 
 @dataclass(frozen=True)

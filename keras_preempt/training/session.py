@@ -13,6 +13,7 @@ from typing import Any
 import keras
 
 from keras_preempt.agreement.alignment import Position
+from keras_preempt.backend import pipelines
 from keras_preempt.backend.keras import first_reset
 from keras_preempt.backend.keras.model_parts import steps_done, steps_of_parts
 from keras_preempt.backend.keras.running_fit import RunningFit
@@ -79,9 +80,7 @@ class Session:
         inputs.watch(fit.feed, self.shuffles, input_state)
         self._told_of_iterators = self._over = self._validation_seen = self._names_watched = False
         fragile = self.shuffles.fragile
-        self._unwatch = (
-            backend().reshuffling.watch_iterators(fragile, self._iterator_made) if fragile else None
-        )
+        self._unwatch = pipelines.watch_iterators(fragile, self._iterator_made) if fragile else None
         self._validations = Validations(model, self.shuffles)
         self._around_validation = ValidationWeights(model, model_state, callbacks)
         fit.before_evaluate = self._before_evaluate
@@ -140,7 +139,7 @@ class Session:
         return promise(
             input_exactness(self._fit.feed, self._fit.validation_data),
             self.shuffles,
-            None if traced is None else backend().stateful_random_operations(traced),
+            None if traced is None else traced.random_operations(),
             self._model_state.holds,
             unsaved,
             set_by_callbacks=set_by_callbacks,
@@ -163,9 +162,10 @@ class Session:
         validated = None if data is None else backend().traced_validation(self._model, data)
         if validated is None or trained is None:
             return
-        look = backend().stateful_random_operations
         tell(
-            doubts_of_validation_step(look(validated), look(trained), self._model_state.holds),
+            doubts_of_validation_step(
+                validated.random_operations(), trained.random_operations(), self._model_state.holds
+            ),
             " Otherwise the logs of validations differ after a restart, and with them what callbacks do.",
         )
 
@@ -358,8 +358,7 @@ class Session:
         self._fit.traced = traced = backend().trace(self._model, self._fit.feed.dataset, early=early)
         if traced is None or self._state.member != 0:
             return
-        operations = backend().stateful_random_operations(traced)
-        tell(doubts_of_step(operations, self._model_state.holds, "training step"))
+        tell(doubts_of_step(traced.random_operations(), self._model_state.holds, "training step"))
 
     def nothing_to_train(self) -> None:
         """First thing in on_train_end: no epoch was left, so the state was not handed over yet."""
@@ -367,7 +366,7 @@ class Session:
             return
         counted = self._resume.state.get("shuffles") is not None and self.shuffles.readable
         validated = None if counted else self._fit.validate_without_drawing(self._validations.iterators)
-        if validated is not None and backend().datasets.reshuffles_while_drawn(validated):
+        if validated is not None and pipelines.reshuffles_while_drawn(validated):
             logger.warning(
                 "A later fit with the same validation data is not exact: it reshuffles while it is drawn, and this "
                 "fit, which had ended, draws nothing. Make a dataset for each fit."

@@ -13,23 +13,19 @@ have found by other means, such as those of Slurm or of a TPU slice.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import keras
-
-from keras_preempt.backend.place import Place
+from keras_preempt.backend.place import JobSource, Place
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound
 from keras_preempt.checkpoint.layout import INCARNATIONS, parse_incarnation
 from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.process import environment, this_process
+from keras_preempt.process import this_process
 from keras_preempt.training.handshake import StartError
 
 logger = logging.getLogger("keras_preempt")
@@ -40,42 +36,6 @@ them still lives: on another machine."""
 
 _CLAIMS = 32
 """How many of the newest claims are looked at: each takes one read."""
-
-
-_OVER_ALL = "set a keras.distribution.DataParallel() or ModelParallel over keras.distribution.list_devices()"
-
-
-@dataclass(frozen=True)
-class Named:
-    """How a process knows of the others: `by` whom, with a verb, or as a noun, the `source`.
-
-    `to_join` says how a script has the workers train one model, `number` what is different in each worker.
-    """
-
-    by: str
-    source: str
-    to_join: str
-    number: str
-
-
-_BY_TENSORFLOW = Named(
-    f"{environment.TF_CONFIG} names",
-    environment.TF_CONFIG,
-    "make and compile it under tf.distribute.MultiWorkerMirroredStrategy",
-    f"the task's index of {environment.TF_CONFIG}",
-)
-_BY_KERAS = Named(
-    f"{environment.KERAS_PROCESSES} names",
-    environment.KERAS_PROCESSES,
-    f"call keras.distribution.initialize() and {_OVER_ALL} before it is made",
-    environment.KERAS_PROCESS,
-)
-_BY_JAX = Named(
-    "jax.distributed has connected",
-    "the job of jax.distributed",
-    f"{_OVER_ALL} before it is made",
-    "jax.process_index()",
-)
 
 
 class SideBySide(StartError):
@@ -91,26 +51,26 @@ class Alone:
         members: How many training workers there are.
         cluster: Tells this cluster from others.
         strategy: What its model was made under, in words.
-        named: How it knows of the others.
+        job: How it knows of the others.
     """
 
     task: str
     members: int
     cluster: str
     strategy: str
-    named: Named = _BY_TENSORFLOW
+    job: JobSource
 
     def warn(self) -> None:
         """Logs that this worker trains alone, and what to do about it."""
         logger.warning(
             "%s %d workers, and this one, %s, trains a model of its own, since that was made under %s. To train one "
             "model on all of them, %s. If each shall train its own, give each its own directory, with %s in its name.",
-            self.named.by,
+            self.job.by,
             self.members,
             self.task,
             self.strategy,
-            self.named.to_join,
-            self.named.number,
+            self.job.to_join,
+            self.job.number,
         )
 
     def claim(self) -> Mapping[str, Any]:
@@ -140,10 +100,10 @@ class Alone:
             if other.get("task") != self.task and _lives(other, claim.get("claimed_at")):
                 backend().leave_refused()
                 raise SideBySide(
-                    f"Expected one model on all {self.members} workers of {self.named.source}, or a directory for each "
+                    f"Expected one model on all {self.members} workers of {self.job.source}, or a directory for each "
                     f"worker. Received: a model of its own on {self.task}, made under {self.strategy}, in {store.url}, "
-                    f"where {other.get('task')} has begun to train another one. For one model, {self.named.to_join}; "
-                    f"or give each worker its own directory, with {self.named.number} in its name."
+                    f"where {other.get('task')} has begun to train another one. For one model, {self.job.to_join}; "
+                    f"or give each worker its own directory, with {self.job.number} in its name."
                 )
 
 
@@ -156,42 +116,11 @@ def alone(strategy: object, place: Place) -> Alone | None:
     """
     if place.members > 1 or place.workers or place.joins:
         return None
-    return _alone_on_jax(strategy) if keras.backend.backend() == "jax" else _alone_on_tensorflow(strategy)
-
-
-def _alone_on_jax(distribution: object) -> Alone | None:
-    strategy = "no distribution" if distribution is None else type(distribution).__name__
-    if (job := backend().job()) is not None:
-        return Alone(f"process {job.process}", job.processes, _digest(job.name), strategy, _BY_JAX)
-    try:
-        members = int(os.environ.get(environment.KERAS_PROCESSES) or 1)
-        index = int(os.environ.get(environment.KERAS_PROCESS) or 0)
-    except ValueError:  # What keras.distribution.initialize would not take either.
+    found = backend().neighbours(strategy)
+    if found is None:
         return None
-    if members < 2:
-        return None
-    cluster = os.environ.get(environment.KERAS_ADDRESSES) or ""
-    return Alone(f"process {index}", members, _digest(cluster), strategy, _BY_KERAS)
-
-
-def _alone_on_tensorflow(strategy: object) -> Alone | None:
-    try:
-        told = json.loads(os.environ.get(environment.TF_CONFIG) or "{}")
-        cluster, task = dict(told["cluster"]), dict(told["task"])
-        members = sum(len(cluster.get(job, ())) for job in ("chief", "worker"))
-        job, index = task["type"], int(task.get("index", 0))
-    except (ValueError, TypeError, KeyError):  # No cluster, or a text that only a strategy can read.
-        return None
-    if members < 2 or job not in ("chief", "worker") or "ps" in cluster:
-        return None
-    digest = _digest(json.dumps(cluster, sort_keys=True))
-    named = type(strategy).__name__
-    # A model that is made under none has TensorFlow's default strategy, whose class is not public.
-    return Alone(f"{job} {index}", members, digest, "no strategy" if named.startswith("_") else named)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    digest = hashlib.sha256(found.job.encode()).hexdigest()[:16]
+    return Alone(found.task, found.members, digest, found.strategy, found.source)
 
 
 def _lives(other: Mapping[str, Any], claimed_at: object) -> bool:

@@ -12,6 +12,7 @@ import pytest
 
 import keras_preempt
 from keras_preempt.backend import seam
+from keras_preempt.backend.place import NO_WORKERS, Place
 from tests.backend.programs import python
 
 PACKAGE = Path(keras_preempt.__file__).parent
@@ -71,6 +72,22 @@ def test_the_backend_is_the_one_that_keras_runs_on() -> None:
     assert keras.backend.backend() in seam._BACKENDS
     assert seam.backend() is seam.backend()
     assert set(seam.backend().versions()) == {"keras", "tensorflow", "numpy"}
+
+
+def test_a_backend_that_overrides_nothing_is_one_process_that_trains_by_itself() -> None:
+    third = seam.Backend()
+    assert third.place(None) == Place()
+    assert third.coordinator(Place()).members == 1
+    assert not third.remote_workers()
+    assert (third.replicas(None), third.replicas_differ(None), third.layout(None)) == (1, False, "")
+    assert (third.job(), third.neighbours(None), third.gather(Place(), 1.0)) == (None, None, None)
+    third.repair()()
+    third.watch_first_use([], lambda variable: True)()
+    assert third.errors.described(ValueError("no")) == (0, "no")
+    assert not third.errors.says_a_loss(ValueError("no"), NO_WORKERS)
+    variable = keras.Variable(1.0)
+    assert seam.Variables().parts(None, variable) == (variable,)
+    assert seam.Variables().pieces(variable) is None
 
 
 _CONSTRUCT = """

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from keras_preempt.backend.seam import backend
+from keras_preempt.backend import pipelines
 from tests.cluster.noticed_fit import NoticedFit, sigterm
 
 pytestmark = pytest.mark.usefixtures("nowhere")
@@ -69,7 +69,7 @@ def test_a_save_keeps_no_iterator_of_its_epoch(job: NoticedFit) -> None:
 
     def saved() -> None:
         job.await_told("commit")
-        drawn_from.extend(map(weakref.ref, backend().datasets.iterators()))
+        drawn_from.extend(map(weakref.ref, pipelines.iterators()))
 
     def next_epoch() -> None:
         gc.collect()

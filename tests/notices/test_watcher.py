@@ -139,6 +139,6 @@ def test_a_coordinator_is_known_by_a_strategy_on_devices_of_other_jobs(
 def test_connected_workers_are_asked_for_at_the_coordination_service(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = Keys(looks=1)
     monkeypatch.setattr(coordination, "remote_jobs", lambda: JOBS)
-    monkeypatch.setattr(coordination, "CoordinationKeys", lambda: keys)
+    monkeypatch.setattr(coordination, "are_gone", keys.are_gone)
     assert backend().remote_workers().wait_until_gone(timeout=0) is False
     assert backend().remote_workers().wait_until_gone(timeout=0) is True

@@ -8,13 +8,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_preempt import PreemptionCallback
+from keras_preempt.backend.jax import place as jax_place
 from keras_preempt.backend.place import Place, RemoteWorkers
+from keras_preempt.backend.tensorflow.backend import BACKEND
+from keras_preempt.backend.tensorflow.place import _BY_TENSORFLOW
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.cluster import worker_environment
 from keras_preempt.cluster.tf_config import tf_config_of
@@ -39,7 +41,7 @@ compiled = functools.cache(Model)
 
 
 def worker(number: int) -> Alone:
-    return Alone(f"worker {number}", 2, "c", "no strategy")
+    return Alone(f"worker {number}", 2, "c", "no strategy", _BY_TENSORFLOW)
 
 
 def claimed_by(store: Any, number: int, process: Any) -> int:
@@ -156,7 +158,7 @@ def test_a_chief_and_a_mirrored_strategy_are_alone_too_and_those_that_train_with
 @pytest.fixture
 def on_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     """Process 1 of 2, as its launcher tells it: TF_CONFIG, which counts for TensorFlow, is there as well."""
-    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    monkeypatch.setattr(BACKEND, "neighbours", jax_place.neighbours)
     for name, value in worker_environment(tf_config_of(["one:1", "two:1"], 1)).items():
         monkeypatch.setenv(name, value)
 
@@ -191,6 +193,7 @@ def test_processes_on_jax_that_train_together_or_are_no_job_are_not_alone(
     monkeypatch.setenv("KERAS_DISTRIBUTION_NUM_PROCESSES", "2")
     assert alone(None, Place()) is not None
     # Of TensorFlow these variables say nothing.
-    monkeypatch.setattr(keras.backend, "backend", lambda: "tensorflow")
-    monkeypatch.delenv("TF_CONFIG")
+    monkeypatch.undo()
+    monkeypatch.setenv("KERAS_DISTRIBUTION_NUM_PROCESSES", "2")
+    monkeypatch.delenv("TF_CONFIG", raising=False)
     assert alone(ONE_DEVICE, Place()) is None

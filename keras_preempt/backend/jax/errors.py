@@ -1,4 +1,4 @@
-"""The errors of JAX: what one says of another process, and how it is told to that one.
+"""The errors of JAX: what one says of another process, and how it is reported to that one.
 
 Verified with JAX 0.10.2 on CPUs, where processes talk to each other by Gloo. What NCCL says of a lost process on GPUs
 is taken from its sources, not run.
@@ -10,9 +10,8 @@ import re
 
 import jax
 
-from keras_preempt.agreement.coordinator import ABORTED
 from keras_preempt.backend.jax import distributed
-from keras_preempt.backend.place import RemoteWorkers
+from keras_preempt.backend.seam import Errors
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_with
 
 _CODES = {
@@ -66,89 +65,40 @@ class WorkerLost(RuntimeError):
         exits_with(self, EXIT_WORKER_LOST)
 
 
+class JaxErrors(Errors):
+    """See `Errors`."""
+
+    def described(self, error: BaseException) -> tuple[int, str]:
+        text = str(error)
+        if not _is_of_jax(error):
+            return 0, text
+        found = _BEGINNING.match(text)
+        return _CODES[found[1]] if found else _CODES["UNKNOWN"], text
+
+    def of_code(self, code: int, text: str) -> Exception | None:
+        if code not in _WORDS:
+            return None
+        error: Exception = jax.errors.JaxRuntimeError(
+            text if _BEGINNING.match(text) else f"{_WORDS[code]}: {text}"
+        )
+        return error
+
+    def says_a_worker_is_gone(self, error: BaseException) -> bool:
+        return isinstance(error, WorkerLost) or (_is_of_jax(error) and _LOST.search(str(error)) is not None)
+
+    def lost(self, error: BaseException) -> WorkerLost:
+        return error if isinstance(error, WorkerLost) else WorkerLost(str(error))
+
+    def end_without_others(self) -> None:
+        distributed.leave_alone_at_the_end()
+
+    def before_a_hard_end(self) -> None:
+        """Has process 0 end after the others, which hear of the error as well."""
+        distributed.leave_one_after_the_other()
+
+
 def _is_of_jax(error: BaseException) -> bool:
     """Whether JAX has raised an error; on CPUs it also raises ValueError with the text of a status."""
     if isinstance(error, (jax.errors.JaxRuntimeError, WorkerLost)):
         return True
     return isinstance(error, (RuntimeError, ValueError)) and _OF_JAX.match(str(error)) is not None
-
-
-ends_collectives = False
-"""Whether an error that one worker reports ends the collectives of the others."""
-
-
-def described(error: BaseException) -> tuple[int, str]:
-    """Returns JAX's code of an error, 0 if it is not JAX's, and its text."""
-    text = str(error)
-    if not _is_of_jax(error):
-        return 0, text
-    found = _BEGINNING.match(text)
-    return _CODES[found[1]] if found else _CODES["UNKNOWN"], text
-
-
-def of_code(code: int, text: str) -> Exception | None:
-    """Returns JAX's error of that code with that text; None if it has none of the code."""
-    if code not in _WORDS:
-        return None
-    error: Exception = jax.errors.JaxRuntimeError(
-        text if _BEGINNING.match(text) else f"{_WORDS[code]}: {text}"
-    )
-    return error
-
-
-def code_to_report(code: int) -> int:
-    """Returns the code under which the other processes are told of an error with a code of `described`."""
-    return code or ABORTED
-
-
-def may_hide_another(error: BaseException) -> bool:
-    """Whether an error may be all that is left of the connection to a process that has failed."""
-    return says_a_worker_is_gone(error)
-
-
-def says_a_worker_is_gone(error: BaseException) -> bool:
-    """Whether an error of JAX says that another process is gone."""
-    return isinstance(error, WorkerLost) or (_is_of_jax(error) and _LOST.search(str(error)) is not None)
-
-
-def says_the_service_is_out_of_reach(error: BaseException) -> bool:
-    """Whether an error says that the coordination service does not answer."""
-    return False  # Its calls end by themselves, and where process 0 is gone JAX ends this process.
-
-
-def says_a_loss(error: BaseException, remote: RemoteWorkers) -> bool:
-    """Whether an error says that another process is gone; there are no remote workers."""
-    return says_a_worker_is_gone(error)
-
-
-def lost(error: BaseException) -> WorkerLost:
-    """Returns an error that says so as a `WorkerLost` with its text."""
-    return error if isinstance(error, WorkerLost) else WorkerLost(str(error))
-
-
-def end_without_others() -> None:
-    """Has this process end without waiting for the others, which JAX does otherwise."""
-    distributed.leave_alone_at_the_end()
-
-
-def before_a_hard_end() -> None:
-    """Has process 0 end after the others, which hear of the error as well."""
-    distributed.leave_one_after_the_other()
-
-
-def check_preemption(seen: str | None) -> None:
-    """Does nothing: JAX has no error of its own for a process that was preempted."""
-
-
-def check_preemption_is_linked() -> bool:
-    """Whether `check_preemption` can find out by itself: no."""
-    return False
-
-
-def task_preempted_by(error: BaseException | None) -> str | None:
-    """Returns the task that an error says was preempted: none does."""
-    return None
-
-
-def forget_asynchronous() -> None:
-    """Does nothing: an error of JAX comes with the value that was waited for, and with no other."""

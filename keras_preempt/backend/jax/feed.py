@@ -16,8 +16,8 @@ import jax
 import keras
 import numpy as np
 
+from keras_preempt.backend import pipelines
 from keras_preempt.backend.jax import array_batches
-from keras_preempt.backend.jax.datasets import is_pipeline, pipelines_of
 from keras_preempt.backend.jax.rows import rows_of
 from keras_preempt.backend.keras.grain_iterators import GrainIterators
 from keras_preempt.backend.keras.input_feed import InputFeed
@@ -40,12 +40,12 @@ class JaxFeed(InputFeed):
     def dataset(self) -> Any:
         """See `InputFeed.dataset`: the pipeline, or else Keras' adapter of the data."""
         dataset = self._dataset_passed
-        return dataset if is_pipeline(dataset) else self._source.data_adapter
+        return dataset if pipelines.pipelines_of(dataset) else self._source.data_adapter
 
     @property
     def pipelines(self) -> list[Any]:
         """See `InputFeed.pipelines`."""
-        return pipelines_of(self.dataset)
+        return pipelines.pipelines_of(self.dataset)
 
     @property
     def is_shared(self) -> bool:
@@ -56,7 +56,7 @@ class JaxFeed(InputFeed):
     def undistributed(self) -> Any:
         """See `InputFeed.undistributed`."""
         dataset = self._dataset_passed
-        return dataset if is_pipeline(dataset) else None
+        return dataset if pipelines.pipelines_of(dataset) else None
 
     @property
     def sample(self) -> str:
@@ -102,7 +102,7 @@ class JaxFeed(InputFeed):
 
     def of_validation(self, model: Any, data: Any, steps: int | None) -> InputFeed | None:
         """See `InputFeed.of_validation`."""
-        if not is_pipeline(data):
+        if not pipelines.pipelines_of(data):
             return None
         epoch_iterator = type(self._source)(
             x=data, steps_per_execution=model.steps_per_execution, steps_per_epoch=steps, shuffle=False

@@ -1,8 +1,4 @@
-"""Finds this process among those that train one model together.
-
-What stands for a strategy here is the `keras.distribution.Distribution` that is set when training begins; None where
-none is.
-"""
+"""Finds this process among those that train one model together."""
 
 from __future__ import annotations
 
@@ -13,39 +9,45 @@ import jax
 import keras
 
 from keras_preempt.backend.jax import distributed
-from keras_preempt.backend.place import NO_WORKERS, Job, Place, RemoteWorkers
+from keras_preempt.backend.place import Job, JobSource, Neighbours, Place
 from keras_preempt.process import environment
 
+_OVER_ALL = "set a keras.distribution.DataParallel() or ModelParallel over keras.distribution.list_devices()"
 
-def strategy_of(model: Any) -> Any:
-    """Returns the distribution that a model trains under; None for none."""
-    return keras.distribution.distribution()
+_BY_KERAS = JobSource(
+    f"{environment.KERAS_PROCESSES} names",
+    environment.KERAS_PROCESSES,
+    f"call keras.distribution.initialize() and {_OVER_ALL} before it is made",
+    environment.KERAS_PROCESS,
+)
+_BY_JAX = JobSource(
+    "jax.distributed has connected",
+    "the job of jax.distributed",
+    f"{_OVER_ALL} before it is made",
+    "jax.process_index()",
+)
 
 
-def replicas(distribution: Any) -> int:
-    """Returns into how many parts a batch of all processes is divided."""
-    return 1 if distribution is None else int(distribution.num_model_replicas)
-
-
-def layout(distribution: Any) -> str:
+def layout(strategy: Any) -> str:
     """Returns how variables are divided, in words; empty where every device has all of them."""
-    if not isinstance(distribution, keras.distribution.ModelParallel):
+    if not isinstance(strategy, keras.distribution.ModelParallel):
         return ""
-    mesh = distribution.device_mesh
+    mesh = strategy.device_mesh
     axes = " x ".join(f"{name}={size}" for name, size in zip(mesh.axis_names, mesh.shape, strict=True))
     return f"ModelParallel over {axes}"
 
 
-def place(distribution: Any) -> Place:
+def place(strategy: Any) -> Place:
     """Finds this process among those of the mesh of a distribution.
 
     Raises:
         ValueError: The mesh has devices of some processes of the job and not of all.
     """
     everyone = jax.process_count()
-    if everyone == 1 or distribution is None:
+    if everyone == 1 or strategy is None:
         return Place()
-    processes = sorted({device.process_index for device in _devices(distribution)})
+    devices = strategy.device_mesh.backend_mesh.devices.flat
+    processes = sorted({device.process_index for device in devices})
     here = jax.process_index()
     if processes == [here]:
         return Place()
@@ -55,18 +57,6 @@ def place(distribution: Any) -> Place:
             f"the processes {processes}. Make its device mesh of keras.distribution.list_devices()."
         )
     return Place(here, everyone, f"process {here}", (("process", everyone),), joins=True)
-
-
-def place_of_loop(resolver: Any) -> tuple[Place, Any]:
-    """Refuses: custom loops of JAX have no strategy to be found by.
-
-    Raises:
-        ValueError: Always.
-    """
-    raise ValueError(
-        "Expected PreemptionCheckpointHandler to be used with TensorFlow, of whose custom loops it is a part. "
-        "Received: Keras on JAX. Train with model.fit and PreemptionCallback."
-    )
 
 
 def in_a_cluster() -> bool:
@@ -85,10 +75,17 @@ def job() -> Job | None:
     return None if processes == 1 else Job(int(jax.process_index()), processes, distributed.name_of_job())
 
 
-def remote_workers() -> RemoteWorkers:
-    """Returns none: a process of JAX runs everything on devices of its own machine."""
-    return NO_WORKERS
-
-
-def _devices(distribution: Any) -> list[Any]:
-    return list(distribution.device_mesh.backend_mesh.devices.flat)
+def neighbours(strategy: Any) -> Neighbours | None:
+    """Returns the job that JAX has connected, or that the launcher has told Keras about."""
+    made_under = "no distribution" if strategy is None else type(strategy).__name__
+    if (found := job()) is not None:
+        return Neighbours(f"process {found.process}", found.processes, found.name, made_under, _BY_JAX)
+    try:
+        members = int(os.environ.get(environment.KERAS_PROCESSES) or 1)
+        index = int(os.environ.get(environment.KERAS_PROCESS) or 0)
+    except ValueError:  # What keras.distribution.initialize would not take either.
+        return None
+    if members < 2:
+        return None
+    addresses = os.environ.get(environment.KERAS_ADDRESSES) or ""
+    return Neighbours(f"process {index}", members, addresses, made_under, _BY_KERAS)

@@ -11,13 +11,13 @@ from typing import Any
 
 from keras_preempt.backend.jax import backlog, checks
 from keras_preempt.backend.jax.feed import JaxFeed
-from keras_preempt.backend.keras import running_fit as keras_fit
 from keras_preempt.backend.keras.input_feed import InputFeed
+from keras_preempt.backend.keras.running_fit import RunningFit
 
 _HOOKS = ("on_train_batch_begin", "on_train_batch_end")
 
 
-class JaxFit(keras_fit.RunningFit):
+class JaxFit(RunningFit):
     """What a running `fit` holds; see `RunningFit`."""
 
     def __init__(self, model: Any, variables: Mapping[str, Any], feed: Callable[[Any], InputFeed]) -> None:
@@ -61,8 +61,3 @@ def _muted(attributes: dict[str, Any], name: str) -> Callable[..., None]:
         attributes.pop(name, None)
 
     return once
-
-
-def running_fit(model: Any) -> keras_fit.RunningFit:
-    """Finds the fit of a model that is calling this callback hook: see `keras_fit.running_fit`."""
-    return keras_fit.running_fit(model, JaxFeed, JaxFit)

@@ -14,12 +14,13 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType, FunctionType
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.keras.names import KerasInternalsError
+from keras_preempt.backend.operations import RandomOperation
 from keras_preempt.backend.user_code import enclosed
 
 _FIT_LOCALS = (
@@ -36,20 +37,27 @@ _OUTSIDE_STEPS = ("reset_metrics", "evaluate", "_get_metrics_result_or_logs")
 """Methods of the model that fit itself calls between the steps of an epoch and its last hook."""
 
 
-class TracedStep(Protocol):
+class TracedStep:
     """The training step of a fit, traced before the fit runs its first one."""
 
     @property
     def keeps_variables(self) -> bool:
         """Whether the value that a variable outside of the model has in its first run is a constant to it."""
+        return False
 
     @property
     def variables(self) -> Sequence[Any]:
         """The variables that the step uses and that are not known otherwise."""
+        return ()
 
     @property
     def changed_variables(self) -> Sequence[Any]:
         """The variables that the step changes."""
+        return ()
+
+    def random_operations(self) -> list[RandomOperation]:
+        """Returns the operations whose draws a restart may not repeat."""
+        return []
 
 
 class RunningFit:

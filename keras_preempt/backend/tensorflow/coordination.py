@@ -11,6 +11,7 @@ Verified with TensorFlow 2.16.1 to 2.21.0; tests/backend/tensorflow/test_canarie
 
 from __future__ import annotations
 
+import contextlib
 import queue
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -28,109 +29,8 @@ which takes 10 s, has failed as well: training cannot continue."""
 _Answer = TypeVar("_Answer")
 
 
-class CoordinationKeys:
-    """The write-once keys of TensorFlow's coordination service, as it offers them to Python.
-
-    Every call may raise a `tf.errors.OpError`; without a coordination service in this process it is a
-    FailedPreconditionError.
-    """
-
-    def __init__(self) -> None:
-        self._context = _context()
-
-    def available(self) -> bool:
-        """Whether this process takes part in a coordination service."""
-        try:
-            self._context.delete_config_key_value("keras_preempt/probe")
-        except tf.errors.FailedPreconditionError:
-            return False
-        except tf.errors.NotFoundError:
-            pass
-        return True
-
-    def insert(self, key: str, value: str) -> bool:
-        """Inserts `key`. Returns False if it is there already; the service never overwrites."""
-        try:
-            self._context.set_config_key_value(key, value)
-        except tf.errors.AlreadyExistsError:
-            return False
-        return True
-
-    def get(self, key: str, timeout: float | None) -> str:
-        """Waits for `key`, with the GIL released.
-
-        Args:
-            key: The key.
-            timeout: In seconds; None for no limit.
-
-        Raises:
-            tf.errors.DeadlineExceededError: The key did not appear in time. The request stays pending in the service
-                for ever, so this must be rare.
-        """
-        milliseconds = 0 if timeout is None else max(1, round(timeout * 1000))
-        return str(self._context.get_config_key_value(key, milliseconds))
-
-    def delete(self, prefix: str) -> None:
-        """Deletes `prefix` and everything under `prefix/`."""
-        try:
-            self._context.delete_config_key_value(prefix)
-        except tf.errors.NotFoundError:
-            return
-
-    def report_error(self, message: str, code: int = tf.errors.ABORTED) -> None:
-        """Puts every member's agent, and with it its collectives, into an error with the text `message`."""
-        self._wait_for_an_answer()
-        self._context.report_error_to_cluster(code, message)
-
-    def are_gone(self, jobs: Sequence[tuple[str, int]]) -> bool:
-        """Whether the tasks of these jobs are gone: all are in an error, or the one that hosts the service has left.
-
-        Args:
-            jobs: Names of jobs, each with the number of its tasks.
-        """
-        try:
-            states = self._states(jobs)
-        except tf.errors.DeadlineExceededError:
-            return False
-        except tf.errors.OpError:
-            return True
-        return all(state is not None for state in states)
-
-    def tasks_gone(self, jobs: Sequence[tuple[str, int]]) -> list[bool]:
-        """Returns for each task of these jobs, in their order, whether it has failed or cannot be reached.
-
-        It is known ten seconds after a task dies (the heartbeat's timeout), and at once for the one that hosts the
-        service, which is taken to be the first. Blocks as long as that one is frozen.
-        """
-        number = sum(tasks for _, tasks in jobs)
-        try:
-            states = self._states(jobs)
-        except tf.errors.DeadlineExceededError:
-            return [False] * number
-        except tf.errors.OpError:
-            return [task == 0 for task in range(number)]
-        return [state is not None for state in states]
-
-    def _states(self, jobs: Sequence[tuple[str, int]]) -> list[Any]:
-        self._wait_for_an_answer()
-        return list(self._context.get_task_states(list(jobs)))
-
-    def _wait_for_an_answer(self) -> None:
-        """Blocks, with the GIL released, while the process that hosts the service is frozen or out of reach.
-
-        Raises:
-            tf.errors.UnavailableError: It has not answered the heartbeat.
-        """
-        try:
-            self.insert("keras_preempt/answers", "")
-        except tf.errors.DeadlineExceededError as error:
-            raise tf.errors.UnavailableError(None, None, f"No heartbeat: {error.message}") from error
-        except tf.errors.OpError:
-            return  # Another task is in an error, and this one is told so: the service is there.
-
-
 class ServiceCoordinator:
-    """A `Coordinator` on TensorFlow's coordination service.
+    """A `Coordinator` on TensorFlow's coordination service, whose keys are written once.
 
     Args:
         member: The index of this process in the cluster, chief first.
@@ -145,54 +45,71 @@ class ServiceCoordinator:
         self.member = member
         self.members = members
         self._jobs = tuple(jobs) or (("worker", members),)
-        self._keys = CoordinationKeys()
+        self._context = _context()
         self._silent = False
-        if not self._keys.available():
+        try:
+            self._context.delete_config_key_value("keras_preempt/probe")
+        except tf.errors.NotFoundError:
+            pass
+        except tf.errors.FailedPreconditionError:
             raise CoordinationLost(
                 "Expected TensorFlow's coordination service to run in this process. Received: a cluster of "
                 f"{members} workers without it. Create the MultiWorkerMirroredStrategy first thing in the "
                 "program, with TF_CONFIG set, and leave tf.config's coordination service settings alone."
-            )
+            ) from None
 
     def put_if_absent(self, key: str, value: str) -> bool:
-        """See `Coordinator.put_if_absent`."""
-        try:
-            return self._answered(lambda: self._keys.insert(key, value))
-        except tf.errors.OpError as error:
-            raise CoordinationLost(f"Could not insert {key!r}: {error}") from error
+        return self._asked(lambda: _insert(self._context, key, value), f"Could not insert {key!r}")
 
     def wait_for(self, key: str, timeout: float | None) -> str:
-        """See `Coordinator.wait_for`."""
         if timeout is not None and timeout <= 0:
             raise CoordinationTimeout(f"No time was left to wait for {key!r}.")
+        milliseconds = 0 if timeout is None else max(1, round(timeout * 1000))
         try:
-            return self._keys.get(key, timeout)
+            # Releases the GIL. Where it times out, the request stays pending for ever, so this must be rare.
+            return str(self._context.get_config_key_value(key, milliseconds))
         except tf.errors.DeadlineExceededError as error:
             raise CoordinationTimeout(f"The key {key!r} did not appear within {timeout} s.") from error
         except tf.errors.OpError as error:
             raise CoordinationLost(f"Could not read {key!r}: {error}") from error
 
     def delete(self, prefix: str) -> None:
-        """See `Coordinator.delete`."""
-        try:
-            self._answered(lambda: self._keys.delete(prefix))
-        except tf.errors.OpError as error:
-            raise CoordinationLost(f"Could not delete {prefix!r}: {error}") from error
+        def delete() -> None:
+            with contextlib.suppress(tf.errors.NotFoundError):
+                self._context.delete_config_key_value(prefix)
+
+        self._asked(delete, f"Could not delete {prefix!r}")
 
     def gone(self) -> frozenset[int]:
-        """See `Coordinator.gone`."""
+        """See `Coordinator.gone`.
+
+        It is known ten seconds after a task dies (the heartbeat's timeout), and at once for worker 0, which hosts the
+        service.
+        """
         try:
-            found = self._answered(lambda: self._keys.tasks_gone(self._jobs))
-        except CoordinationLost:
-            found = [member == 0 for member in range(self.members)]  # Who hosts the service does not answer.
+            found = [
+                state is not None for state in self._answered(lambda: _states(self._context, self._jobs))
+            ]
+        except tf.errors.DeadlineExceededError:
+            return frozenset()
+        except (tf.errors.OpError, CoordinationLost):
+            found = [member == 0 for member in range(self.members)]
         return frozenset(member for member, gone in enumerate(found) if gone and member != self.member)
 
     def report_error(self, message: str, code: int = ABORTED) -> None:
-        """See `Coordinator.report_error`."""
+        """Puts every member's agent, and with it its collectives, into an error with the text `message`."""
+
+        def report() -> None:
+            _wait_for_an_answer(self._context)
+            self._context.report_error_to_cluster(code, message)
+
+        self._asked(report, f"Could not report the error {message!r}")
+
+    def _asked(self, call: Callable[[], _Answer], failure: str) -> _Answer:
         try:
-            self._answered(lambda: self._keys.report_error(message, code))
+            return self._answered(call)
         except tf.errors.OpError as error:
-            raise CoordinationLost(f"Could not report the error {message!r}: {error}") from error
+            raise CoordinationLost(f"{failure}: {error}") from error
 
     def _answered(self, call: Callable[[], _Answer]) -> _Answer:
         """Makes a call to the service, in a thread that is left behind if no answer comes: it cannot be cancelled."""
@@ -219,6 +136,20 @@ class ServiceCoordinator:
         if error is not None:
             raise error
         return answer  # type: ignore[return-value]
+
+
+def are_gone(jobs: Sequence[tuple[str, int]]) -> bool:
+    """Whether the tasks of these jobs are gone: all are in an error, or the one that hosts the service has left.
+
+    Args:
+        jobs: Names of jobs, each with the number of its tasks.
+    """
+    try:
+        return all(state is not None for state in _states(_context(), jobs))
+    except tf.errors.DeadlineExceededError:
+        return False
+    except tf.errors.OpError:
+        return True
 
 
 def remote_jobs() -> tuple[tuple[str, int], ...]:
@@ -251,3 +182,32 @@ def _context() -> Any:
         if not hasattr(current, method):
             raise UnsupportedTensorFlow(f"the method {method} on its eager context")
     return current
+
+
+def _insert(context: Any, key: str, value: str) -> bool:
+    """Inserts a key; returns False if it is there already: the service never overwrites."""
+    try:
+        context.set_config_key_value(key, value)
+    except tf.errors.AlreadyExistsError:
+        return False
+    return True
+
+
+def _states(context: Any, jobs: Sequence[tuple[str, int]]) -> list[Any]:
+    """Returns the state of each task of these jobs, in their order; None for one that is in no error."""
+    _wait_for_an_answer(context)
+    return list(context.get_task_states(list(jobs)))
+
+
+def _wait_for_an_answer(context: Any) -> None:
+    """Blocks, with the GIL released, while the process that hosts the service is frozen or out of reach.
+
+    Raises:
+        tf.errors.UnavailableError: It has not answered the heartbeat.
+    """
+    try:
+        _insert(context, "keras_preempt/answers", "")
+    except tf.errors.DeadlineExceededError as error:
+        raise tf.errors.UnavailableError(None, None, f"No heartbeat: {error.message}") from error
+    except tf.errors.OpError:
+        return  # Another task is in an error, and this one is told so: the service is there.

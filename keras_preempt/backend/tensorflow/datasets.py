@@ -22,11 +22,14 @@ from keras_preempt.backend.versions import UnsupportedTensorFlow
 def iterator_state(iterator: Any) -> bytes | None:
     """Returns the position of a plain tf.data iterator, with the reshuffle sequence of the epochs to come.
 
+    Args:
+        iterator: The iterator, or an object that draws from it as its `source`.
+
     Returns:
         Bytes for `restore_iterator`, or None where TensorFlow cannot save this iterator: one that a
         distribution strategy made, or a pipeline with a Python function or a stateful random op in it.
     """
-    state = iterator_parts(iterator)
+    state = iterator_parts(getattr(iterator, "source", iterator))
     return None if state is None else as_bytes(state)
 
 
@@ -57,12 +60,13 @@ def keeps_a_shuffle(keys: bytes) -> bool:
 
 
 def never_has_state(dataset: Any) -> bool:
-    """Whether `iterator_state` is known to be None for every iterator of a pipeline.
+    """Whether `iterator_state` is known to be None for every iterator of some data, as of what is no pipeline.
 
     TensorFlow would find out too, with a warning in the log for each of them that reads like an error.
     """
-    parts = (part for pipeline in pipelines_of(dataset) for part in ingredients(pipeline) if part.where)
-    return any(part.does is not None and keeps_state(part.name) for part in parts)
+    pipelines = pipelines_of(dataset)
+    parts = (part for pipeline in pipelines for part in ingredients(pipeline) if part.where)
+    return not pipelines or any(part.does is not None and keeps_state(part.name) for part in parts)
 
 
 def keeps_every_shuffle(state: bytes, dataset: Any) -> bool:
@@ -192,13 +196,13 @@ def _bytes_of(tensor: Any) -> int:
 
 
 def restore_iterator(iterator: Any, state: bytes) -> None:
-    """Puts a new iterator of the same dataset at the position that `iterator_state` returned.
+    """Puts a new iterator of the same dataset, or the `source` of one, at the position that `iterator_state` returned.
 
     Raises:
         UnsupportedTensorFlow: The iterator has no resource to restore into.
         ValueError: The state does not fit the dataset.
     """
-    resource = getattr(iterator, "_iterator_resource", None)
+    resource = getattr(getattr(iterator, "source", iterator), "_iterator_resource", None)
     if resource is None:
         raise UnsupportedTensorFlow("_iterator_resource on tf.data iterators")
     try:
@@ -212,7 +216,7 @@ def restore_iterator(iterator: Any, state: bytes) -> None:
 
 
 def iterators() -> list[Any]:
-    """See `seam_of_input.Datasets.iterators`.
+    """Returns all iterators of this process of which it may take long to drop one.
 
     Whoever drops an iterator waits for the thread with which TensorFlow tunes its pipeline. Told to end, that thread
     may look before it can see it, and then sleeps on until it would tune again: for as long as the iterator is old, up

@@ -10,7 +10,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_preempt.backend.keras import running_fit as keras_fit
 from keras_preempt.backend.keras.grain_iterators import GrainIterators
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.tensorflow import array_batches, grain_data
@@ -113,11 +112,6 @@ class DatasetFeed(InputFeed):
             shuffle=False,
         )
         return DatasetFeed(epoch_iterator)
-
-
-def running_fit(model: Any) -> keras_fit.RunningFit:
-    """Finds the fit of a model that is calling this callback hook: see `keras_fit.running_fit`."""
-    return keras_fit.running_fit(model, DatasetFeed)
 
 
 def _sample(spec: Any) -> list[tuple[str, list[int | None]]]:

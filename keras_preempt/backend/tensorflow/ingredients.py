@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_preempt.backend.seam_of_input import Does, Ingredient
+from keras_preempt.backend.operations import Does, Ingredient
 from keras_preempt.backend.tensorflow.graph_operations import called_by, graph_of, line_of
 from keras_preempt.backend.tensorflow.random_operations import does, without_version
 from keras_preempt.backend.versions import UnsupportedTensorFlow

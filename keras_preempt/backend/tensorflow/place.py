@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 from typing import Any
 
 import tensorflow as tf
 
-from keras_preempt.backend.place import NO_WORKERS, Place, RemoteWorkers
+from keras_preempt.backend.place import NO_WORKERS, JobSource, Neighbours, Place, RemoteWorkers
 from keras_preempt.backend.tensorflow import coordination
+from keras_preempt.process import environment
+
+_BY_TENSORFLOW = JobSource(
+    f"{environment.TF_CONFIG} names",
+    environment.TF_CONFIG,
+    "make and compile it under tf.distribute.MultiWorkerMirroredStrategy",
+    f"the task's index of {environment.TF_CONFIG}",
+)
 
 
 def place(strategy: tf.distribute.Strategy) -> Place:
@@ -77,9 +87,7 @@ def place_of_loop(resolver: Any) -> tuple[Place, Any]:
 
 def connected() -> RemoteWorkers:
     """Returns the workers that this process was connected to by `tf.config.experimental_connect_to_cluster`."""
-    return RemoteWorkers(
-        coordination.remote_jobs(), lambda jobs: coordination.CoordinationKeys().are_gone(jobs)
-    )
+    return RemoteWorkers(coordination.remote_jobs(), coordination.are_gone)
 
 
 def of_strategy(strategy: tf.distribute.Strategy) -> RemoteWorkers:
@@ -96,14 +104,25 @@ def in_a_cluster() -> bool:
     """Whether TF_CONFIG says that this process is one of several training workers."""
     try:
         jobs = tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec().as_dict()
-    except (
-        ValueError,
-        TypeError,
-        AttributeError,
-    ):  # TF_CONFIG is what the program was given, whatever that is.
+    except (ValueError, TypeError, AttributeError):  # TF_CONFIG may be any text.
         return False
     return sum(len(jobs.get(job, ())) for job in ("chief", "worker")) > 1
 
 
-def job() -> None:
-    """Returns None: TensorFlow connects processes only to have them train one model."""
+def neighbours(strategy: Any) -> Neighbours | None:
+    """Returns the cluster of TF_CONFIG, if this process is one of several training workers in it."""
+    try:
+        config = json.loads(os.environ.get(environment.TF_CONFIG) or "{}")
+        cluster, task = dict(config["cluster"]), dict(config["task"])
+        members = sum(len(cluster.get(job, ())) for job in ("chief", "worker"))
+        job, index = task["type"], int(task.get("index", 0))
+    except (ValueError, TypeError, KeyError):  # No cluster, or a text that only a strategy can read.
+        return None
+    if members < 2 or job not in ("chief", "worker") or "ps" in cluster:
+        return None
+    made_under = type(strategy).__name__
+    # A model that is made under none has TensorFlow's default strategy, whose class is not public.
+    made_under = "no strategy" if made_under.startswith("_") else made_under
+    return Neighbours(
+        f"{job} {index}", members, json.dumps(cluster, sort_keys=True), made_under, _BY_TENSORFLOW
+    )

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from keras_preempt.backend.seam_of_input import Does
+from keras_preempt.backend.operations import Does
 
 DRAWS = frozenset(
     {

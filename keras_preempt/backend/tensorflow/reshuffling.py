@@ -72,7 +72,7 @@ class Unreadable(Exception):
     """The seed generator of a shuffle was not found."""
 
 
-class Reshuffling:
+class SeedGenerator:
     """The seed generator of one shuffle.
 
     Args:
@@ -99,15 +99,15 @@ class Reshuffling:
 _gone: set[int] = set()
 """Numbers in the names of seed generators that no longer exist. No number is used twice."""
 
-_known: weakref.WeakKeyDictionary[Any, Reshuffling | None] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[Any, SeedGenerator | None] = weakref.WeakKeyDictionary()
 """By shuffled dataset; None for those whose seed generator was not found."""
 
 
-def reshuffling_of(dataset: Any) -> Reshuffling | None:
+def reshuffling_of(dataset: Any) -> SeedGenerator | None:
     """Returns the seed generator of a shuffle; None if it cannot be read."""
     if dataset not in _known:
         try:
-            _known[dataset] = Reshuffling(dataset)
+            _known[dataset] = SeedGenerator(dataset)
         except (Unreadable, tf.errors.OpError, AttributeError, ValueError, TypeError):
             _known[dataset] = None
     return _known[dataset]

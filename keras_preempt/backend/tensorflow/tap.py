@@ -85,8 +85,8 @@ class TapState:
         known: What is known of such states; None if nothing is.
 
     Attributes:
-        drawn: See `seam_of_input.TapState`.
-        size: See `seam_of_input.TapState`.
+        drawn: How many elements were drawn; None at their end.
+        size: Its bytes, about.
         known: What is known of such states now.
     """
 
@@ -105,14 +105,13 @@ class TapState:
             self.known = Known.from_bytes(self._telling)
 
     def keeps_every_shuffle(self, pipelines: Iterable[Any]) -> bool:
-        """See `seam_of_input.TapState.keeps_every_shuffle`."""
+        """Whether it holds the reshuffling of the epochs to come, of every shuffle of these pipelines."""
         shuffled = list(pipelines)
         return all(keeps_every_shuffle(self._telling, each) for each in shuffled) or all(
             keeps_every_shuffle(self.to_bytes(), each) for each in shuffled
         )
 
     def to_bytes(self) -> bytes:
-        """See `seam_of_input.TapState.to_bytes`."""
         if not isinstance(self._state, bytes):
             self._state = as_bytes(self._state)
         return self._state
@@ -125,9 +124,14 @@ class Tap:
         distributed: What `experimental_distribute_dataset` has returned, which has one part, in this process.
 
     Attributes:
+        library: What cuts the dataset, and can save its state or not.
+        release: Its version: a state of another one is not tried.
         per_batch: How many elements one batch takes: one for each replica of this process.
         shard: Which part of the dataset this process draws, and of how many.
     """
+
+    library = "TensorFlow"
+    release = tf.__version__
 
     def __init__(self, distributed: Any) -> None:
         self._distributed = distributed
@@ -149,12 +153,12 @@ class Tap:
         self._known: Known | None = None
 
     def begin(self) -> None:
-        """See `seam_of_input.Tap.begin`."""
+        """Makes the iterator below the next one of the strategy."""
         with tf.device(self._device):
             self._live = iter(self._numbered)
 
     def state(self) -> TapState | None:
-        """See `seam_of_input.Tap.state`."""
+        """Returns the state; None if it cannot be saved. Can be called while the strategy draws."""
         try:
             parts = iterator_parts(self._live)
             if parts is None:
@@ -166,7 +170,7 @@ class Tap:
         return state
 
     def restore(self, state: bytes, number: int) -> None:
-        """See `seam_of_input.Tap.restore`."""
+        """Puts the iterator that was begun at a state after so many elements; raises ValueError if that cannot be."""
         if _drawn(state) != number:
             raise ValueError(
                 f"Expected the state of an input pipeline after {number} elements. Received: one after {_drawn(state)}."
@@ -174,12 +178,12 @@ class Tap:
         restore_iterator(self._live, state)
 
     def skip(self) -> bool:
-        """See `seam_of_input.Tap.skip`."""
+        """Draws one element of the iterator that was begun, and drops it; returns False at the end."""
         with tf.device(self._device):
             return bool(self._live.get_next_as_optional().has_value())
 
     def iterate(self) -> Any:
-        """See `seam_of_input.Tap.iterate`."""
+        """Makes the strategy's iterator over the one that was begun."""
         with tf.device(self._device):
             if self._drawing is None:  # Traced once: each epoch makes iterators.
                 self._drawing = tf.function(_drawing, autograph=False).get_concrete_function(self._live)
@@ -190,7 +194,7 @@ class Tap:
 
 
 def tap_of(distributed: Any) -> Tap | None:
-    """See `seam.Backend.tap`."""
+    """Returns a tap below a distributed dataset; None where that is of another kind."""
     return Tap(distributed) if _can_tap(distributed) else None
 
 

@@ -10,17 +10,16 @@ Verified with Keras 3.8.0 to 3.15.1.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from keras_preempt.backend.keras import first_reset
 from keras_preempt.backend.keras.random_code import may_draw
-from keras_preempt.backend.seam_of_input import Does
+from keras_preempt.backend.keras.running_fit import TracedStep
+from keras_preempt.backend.operations import Does, RandomOperation
 from keras_preempt.backend.tensorflow import random_operations
-from keras_preempt.backend.tensorflow.graph_operations import GraphOperation, operations, resource_of
+from keras_preempt.backend.tensorflow.graph_operations import operations, resource_of
 
 logger = logging.getLogger("keras_preempt")
 
@@ -39,27 +38,15 @@ _KEPT = (
 """The attributes that a distributed dataset passes to its iterators, in the order in which their type takes them."""
 
 
-class TracedStep:
+class TracedFunction(TracedStep):
     """The trace that the first step of a fit uses.
 
-    Args:
-        function: The traced function (a `tf.types.experimental.ConcreteFunction`).
-
     Attributes:
-        function: The traced function.
+        function: The traced function (a `tf.types.experimental.ConcreteFunction`).
     """
 
     def __init__(self, function: Any) -> None:
         self.function = function
-
-    @property
-    def keeps_variables(self) -> bool:
-        """Returns False: it reads each anew."""
-        return False
-
-    def operations(self) -> Iterator[GraphOperation]:
-        """Yields the operations of the step and of the functions that it calls."""
-        return operations(self.function.graph)
 
     @property
     def variables(self) -> list[tf.Variable]:
@@ -74,36 +61,41 @@ class TracedStep:
 
     @property
     def changed_variables(self) -> list[tf.Variable]:
-        """Those of them that it changes; all of them if it cannot be told what an operation changes."""
+        """The variables that the step writes; all that it uses if that is unknown of one of its operations."""
         changed = [
-            resource_of(each) for each in self.operations() if random_operations.changes_variable(each.kind)
+            resource_of(each)
+            for each in operations(self.function.graph)
+            if random_operations.changes_variable(each.kind)
         ]
         if any(resource is None for resource in changed):
             return self.variables
         handles = set(map(id, changed))
         return [variable for variable in self.variables if id(variable.handle) in handles]
 
+    def random_operations(self) -> list[RandomOperation]:
+        """Returns the operations of the step whose draws a restart may not repeat.
 
-@dataclass(frozen=True)
-class RandomOperation:
-    """An operation of the step that draws random numbers from a state outside the variables of the model.
+        `keras.random` with a `SeedGenerator` is not among them: its state is a variable of the model. Neither is
+        `tf.random.stateless_*`.
+        """
+        found = []
+        for operation in operations(self.function.graph):
+            does = random_operations.does(operation.kind, operation.attribute)
+            if does not in (Does.DRAW, Does.GENERATE, Does.PYTHON):
+                continue
+            seeds = (operation.attribute("seed"), operation.attribute("seed2"))
+            found.append(
+                RandomOperation(
+                    operation.kind,
+                    operation.python or f"the layers {operation.name.rpartition('/')[0]}",
+                    does is Does.GENERATE or (does is Does.DRAW and any(seeds)),
+                    resource_of(operation) if does is Does.GENERATE else None,
+                )
+            )
+        return found
 
-    Attributes:
-        kind: TensorFlow's name for it, such as "RandomStandardNormal", "RngReadAndSkip" or "EagerPyFunc".
-        where: The user's line that made it, such as "train_step (train.py:34)", or the layers that it is in.
-        seeded: Whether it has a seed of its own or a global one, though its sequence starts over in every process. True
-            for a generator's operation, whose state is a variable.
-        resource: For an operation on a `tf.random.Generator`: the handle of its state, which `ModelState.holds` knows
-            if it is saved; else None.
-    """
 
-    kind: str
-    where: str
-    seeded: bool
-    resource: Any = None
-
-
-def trace(model: Any, dataset: Any, *, early: bool = True, again: bool = False) -> TracedStep | None:
+def trace(model: Any, dataset: Any, *, early: bool = True, again: bool = False) -> TracedFunction | None:
     """Traces the training step of a running fit, as its first step would.
 
     Args:
@@ -131,13 +123,13 @@ def trace(model: Any, dataset: Any, *, early: bool = True, again: bool = False) 
             concrete = function.get_concrete_function(spec)
         if again and function.experimental_get_tracing_count() > traces:
             model.make_train_function(force=True)
-        return TracedStep(concrete)
+        return TracedFunction(concrete)
     except Exception as error:  # Whatever the user's code raises: the first step raises it again.
         logger.debug("The training step could not be traced before training: %r", error)
         return None
 
 
-def traced_validation(model: Any, dataset: Any) -> TracedStep | None:
+def traced_validation(model: Any, dataset: Any) -> TracedFunction | None:
     """Returns the trace that the validation steps of a running fit have used.
 
     Args:
@@ -152,7 +144,7 @@ def traced_validation(model: Any, dataset: Any) -> TracedStep | None:
         return None
     if not function.experimental_get_tracing_count():
         return None
-    return TracedStep(function.get_concrete_function(spec))
+    return TracedFunction(function.get_concrete_function(spec))
 
 
 def validation_may_draw(model: Any) -> bool:
@@ -176,32 +168,6 @@ def _step_of(train_function: Any) -> Any:
         if isinstance(found, tf.types.experimental.PolymorphicFunction):
             return found
     return None
-
-
-def stateful_random_operations(traced: TracedStep) -> list[RandomOperation]:
-    """Names the operations of a step whose draws a restart may not repeat.
-
-    `keras.random` with a `SeedGenerator` is not among them: its state is a variable of the model. Neither is
-    `tf.random.stateless_*`.
-
-    Args:
-        traced: The step.
-    """
-    found = []
-    for operation in traced.operations():
-        does = random_operations.does(operation.kind, operation.attribute)
-        if does not in (Does.DRAW, Does.GENERATE, Does.PYTHON):
-            continue
-        seeds = (operation.attribute("seed"), operation.attribute("seed2"))
-        found.append(
-            RandomOperation(
-                operation.kind,
-                operation.python or f"the layers {operation.name.rpartition('/')[0]}",
-                does is Does.GENERATE or (does is Does.DRAW and any(seeds)),
-                resource_of(operation) if does is Does.GENERATE else None,
-            )
-        )
-    return found
 
 
 def iterator_spec(dataset: Any) -> tf.TypeSpec | None:

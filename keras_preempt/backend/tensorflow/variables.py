@@ -7,7 +7,7 @@ machine, and a copy takes as long as a fast disk needs for the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from keras_preempt.backend.copies import LARGE, Runs, copied
 from keras_preempt.backend.keras.model_parts import attributes, layers_of
+from keras_preempt.backend.seam import Variables
 from keras_preempt.backend.user_code import is_a
-from keras_preempt.checkpoint.boxes import Box
 from keras_preempt.checkpoint.partition import elements
 from keras_preempt.checkpoint.tensors import ALIGNMENT, Array
 
@@ -43,123 +43,76 @@ class PlainVariable:
         self.dtype = variable.dtype.name
 
 
-def plain_variables(model: Any) -> list[PlainVariable]:
-    """Returns the variables in attributes of the model and its layers that Keras does not track.
+class TensorFlowVariables(Variables):
+    """See `Variables`. Strings come as `encode` returns them."""
 
-    A `tf.Variable`, or the state of a `tf.random.Generator`, in an attribute changes while the model trains, but is not
-    among `model.variables`.
-    """
-    found: dict[int, PlainVariable] = {}
-    for layer in layers_of(model):
-        for name, value in attributes(layer):
-            variable = value.state if isinstance(value, tf.random.Generator) else value
-            if isinstance(variable, tf.Variable):
-                found.setdefault(id(variable), PlainVariable(f"{layer.name}/{name}", variable))
-    return list(found.values())
+    def plain_variables(self, model: Any) -> list[PlainVariable]:
+        """Returns the variables in attributes of the model and its layers that Keras does not track.
 
+        A `tf.Variable`, or the state of a `tf.random.Generator`, in an attribute changes while the model trains, but is
+        not among `model.variables`.
+        """
+        found: dict[int, PlainVariable] = {}
+        for layer in layers_of(model):
+            for name, value in attributes(layer):
+                variable = value.state if isinstance(value, tf.random.Generator) else value
+                if isinstance(variable, tf.Variable):
+                    found.setdefault(id(variable), PlainVariable(f"{layer.name}/{name}", variable))
+        return list(found.values())
 
-def named(variable: tf.Variable) -> PlainVariable:
-    """Returns a variable under its own name."""
-    return PlainVariable(variable.name, variable)
+    def named(self, variable: tf.Variable) -> PlainVariable:
+        return PlainVariable(variable.name, variable)
 
+    def parts(self, strategy: tf.distribute.Strategy, variable: Any) -> tuple[Any, ...]:
+        return tuple(strategy.experimental_local_results(variable.value))
 
-def parts(strategy: tf.distribute.Strategy, variable: Any) -> tuple[Any, ...]:
-    """Returns what stands behind a variable on each replica of this worker."""
-    return tuple(strategy.experimental_local_results(variable.value))
+    def identity(self, part: Any) -> int:
+        return id(part.handle)
 
+    def is_variable(self, value: Any) -> bool:
+        return is_a(value, tf.Variable, keras.Variable)
 
-def identity(part: Any) -> int:
-    """Returns a number that is the same for two objects that stand for one part."""
-    return id(part.handle)
+    def is_tensor(self, value: Any) -> bool:
+        return self.is_variable(value) or isinstance(value, tf.Tensor)
 
+    def to_tensor(self, value: Any) -> Any:
+        return tf.convert_to_tensor(value)
 
-def pieces(variable: Any) -> None:
-    """Returns None: no strategy of TensorFlow that this package works with divides a variable among processes."""
-    del variable
+    def views(self, components: Mapping[str, Any]) -> dict[str, Array]:
+        """See `Variables.views`: of variables on one device each, without a copy of those on the CPU."""
+        # numpy() always copies, and read_value() does so after a sparse update, as of an embedding.
+        values = {
+            name: each if isinstance(each, np.ndarray) else np.asarray(each.read_value_no_copy())
+            for name, each in components.items()
+        }
+        return {name: encode(value) if value.dtype.hasobject else value for name, value in values.items()}
 
+    def copies(self, components: Mapping[str, Any], runs: Runs) -> dict[str, Array]:
+        def is_a_copy(name: str) -> bool:
+            component = components[name]
+            if isinstance(component, np.ndarray):
+                return False
+            on_cpu = tf.DeviceSpec.from_string(component.device).device_type in (None, "", "CPU")
+            return component.dtype == tf.string or not on_cpu
 
-def needed(variable: Any) -> NoReturn:
-    """Is never called; see `pieces`."""
-    raise _not_divided(variable)
+        return copied(self.views(components), runs, is_a_copy)
 
+    def assign(self, components: Iterable[Any], array: Array) -> None:
+        """See `Variables.assign`: the parts are of one type. TensorFlow never writes to memory that it keeps using.
 
-def read_pieces(variable: Any, boxes: Sequence[Box], *, copy: bool) -> NoReturn:
-    """Is never called; see `pieces`."""
-    del boxes, copy
-    raise _not_divided(variable)
-
-
-def assign_pieces(variable: Any, values: Mapping[Box, Array]) -> NoReturn:
-    """Is never called; see `pieces`."""
-    del values
-    raise _not_divided(variable)
-
-
-def _not_divided(variable: Any) -> TypeError:
-    return TypeError(
-        f"Expected a variable that is divided among processes. Received: {variable.path}, of which this one holds all."
-    )
-
-
-def is_variable(value: Any) -> bool:
-    """Whether a value is a variable, which changes later, and not a tensor."""
-    return is_a(value, tf.Variable, keras.Variable)
-
-
-def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor or a variable."""
-    return is_variable(value) or isinstance(value, tf.Tensor)
-
-
-def to_tensor(value: Any) -> Any:
-    """Returns a NumPy value as a tensor of the same dtype."""
-    return tf.convert_to_tensor(value)
-
-
-def views(components: Mapping[str, Any]) -> dict[str, Array]:
-    """Returns the values of variables on one device each, without a copy of those on the CPU.
-
-    The variables must not be assigned to as long as the arrays are in use. Strings come as `encode` returns them.
-
-    Args:
-        components: The variables, by name. An array stands for a variable that does not exist yet, and is its value.
-    """
-    # Unlike numpy(), which always copies, and read_value(), which does so after a sparse update, as of an embedding.
-    values = {
-        name: each if isinstance(each, np.ndarray) else np.asarray(each.read_value_no_copy())
-        for name, each in components.items()
-    }
-    return {name: encode(value) if value.dtype.hasobject else value for name, value in values.items()}
-
-
-def copies(components: Mapping[str, Any], runs: Runs) -> dict[str, Array]:
-    """Returns the values of variables on one device each, as copies that outlive every assignment.
-
-    Args:
-        components: The variables, as in `views`.
-        runs: Which elements are needed, by name; without an entry, all of them. Only these are copied and take memory.
-    """
-    return copied(views(components), runs, lambda name: _is_a_copy(components[name]))
-
-
-def assign(components: Iterable[Any], array: Array) -> None:
-    """Assigns a value, as `views` and `copies` return it, to one or several variables of one type.
-
-    Where it can, TensorFlow keeps using the memory of a large array instead of copying it, and never writes to it. The
-    array must not be changed any more.
-
-    Raises:
-        ValueError: The array does not fit.
-    """
-    value: tf.Tensor | Array | None = None
-    for component in components:
-        if value is None:
-            is_string = component.dtype == tf.string
-            value = decode(array, component.shape) if is_string else _tensor_of(array)
-        component.assign(value)
+        Raises:
+            ValueError: The array does not fit.
+        """
+        value: tf.Tensor | Array | None = None
+        for component in components:
+            if value is None:
+                is_string = component.dtype == tf.string
+                value = decode(array, component.shape) if is_string else _tensor_of(array)
+            component.assign(value)
 
 
 def _tensor_of(array: Array) -> tf.Tensor | Array:
+    """Returns a large array as a tensor in the same memory, where TensorFlow can; otherwise the array itself."""
     if (
         array.nbytes < LARGE
         or not array.flags.c_contiguous
@@ -168,22 +121,11 @@ def _tensor_of(array: Array) -> tf.Tensor | Array:
     ):
         return array
     if array.dtype.name == "bfloat16":
-        return tf.bitcast(_taken_over(array.view(np.uint16)), tf.bfloat16)
+        bits = array.view(np.uint16)
+        return tf.bitcast(tf.experimental.dlpack.from_dlpack(bits.__dlpack__()), tf.bfloat16)
     if array.dtype.isbuiltin != 1:  # NumPy exchanges only its own types.
         return array
-    return _taken_over(array)
-
-
-def _taken_over(array: Array) -> tf.Tensor:
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
-
-
-def _is_a_copy(component: Any) -> bool:
-    """Whether what `views` returns shares no memory with the variable."""
-    if isinstance(component, np.ndarray):
-        return False
-    on_cpu = tf.DeviceSpec.from_string(component.device).device_type in (None, "", "CPU")
-    return component.dtype == tf.string or not on_cpu
 
 
 def encode(strings: np.ndarray[Any, np.dtype[np.object_]]) -> Bytes:

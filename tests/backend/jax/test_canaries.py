@@ -20,8 +20,9 @@ from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer
 
 from keras_preempt.backend import requirements, versions
 from keras_preempt.backend.jax import distributed
+from keras_preempt.backend.jax.backend import BACKEND
 from keras_preempt.backend.jax.feed import JaxFeed
-from keras_preempt.backend.jax.running_fit import JaxFit, running_fit
+from keras_preempt.backend.jax.running_fit import JaxFit
 from keras_preempt.backend.keras import names
 from keras_preempt.backend.keras import running_fit as keras_fit
 from keras_preempt.backend.versions import UnsupportedJax
@@ -149,7 +150,7 @@ def test_a_variable_that_holds_nothing_knows_how_it_is_divided() -> None:
 
 
 def test_the_running_fit_is_found_from_its_first_callback() -> None:
-    _, (found,) = fit("on_train_begin", running_fit, epochs=3, initial_epoch=1)
+    _, (found,) = fit("on_train_begin", BACKEND.running_fit, epochs=3, initial_epoch=1)
     assert isinstance(found, JaxFit)
     assert isinstance(found.feed, JaxFeed)
     assert (found.epochs, found.initial_epoch) == (3, 1)
@@ -183,7 +184,7 @@ def test_fit_looks_up_the_hooks_of_its_callbacks_on_the_container() -> None:
     called: list[int] = []
 
     def mute(fitted: Any) -> None:
-        container = running_fit(fitted)._frame_callbacks
+        container = BACKEND.running_fit(fitted)._frame_callbacks
         assert isinstance(container, keras.callbacks.CallbackList)
         container.on_train_batch_begin = lambda batch, logs=None: called.append(batch)
 
@@ -248,7 +249,7 @@ def test_a_fit_without_steps_still_fails_without_a_stub() -> None:
     """What `JaxFeed` works around. Where this passes, the stub can go."""
 
     def skip(fitted: Any) -> None:
-        running_fit(fitted).feed.epoch_iterator._enumerate_iterator = lambda: iter(())
+        BACKEND.running_fit(fitted).feed.epoch_iterator._enumerate_iterator = lambda: iter(())
 
     with pytest.raises(UnboundLocalError, match="logs"):
         fit("on_train_begin", skip)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from keras_preempt.backend.jax import checks, place
+from keras_preempt.backend.jax.backend import BACKEND
 from tests.backend.jax.conftest import model_parallel
 
 
@@ -91,13 +92,13 @@ def test_a_key_may_match_a_variable_of_the_optimizer() -> None:
 
 def test_a_distribution_in_one_process_has_a_layout_and_as_many_replicas_as_divide_a_batch() -> None:
     data_parallel = keras.distribution.DataParallel()
-    assert (place.layout(None), place.replicas(None)) == ("", 1)
-    assert (place.layout(data_parallel), place.replicas(data_parallel)) == ("", 4)
+    assert (BACKEND.layout(None), BACKEND.replicas(None)) == ("", 1)
+    assert (BACKEND.layout(data_parallel), BACKEND.replicas(data_parallel)) == ("", 4)
     assert place.place(data_parallel).members == 1
     assert not place.remote_workers()
     model_parallel()
     found = place.strategy_of(None)
-    assert (place.layout(found), place.replicas(found)) == ("ModelParallel over batch=2 x model=2", 2)
+    assert (BACKEND.layout(found), BACKEND.replicas(found)) == ("ModelParallel over batch=2 x model=2", 2)
 
 
 def _devices(*processes: int) -> Any:
@@ -120,4 +121,4 @@ def test_the_processes_of_a_job_are_those_of_its_mesh(monkeypatch: pytest.Monkey
 
 def test_a_custom_loop_is_refused() -> None:
     with pytest.raises(ValueError, match=r"Received: Keras on JAX\. Train with model\.fit"):
-        place.place_of_loop(None)
+        BACKEND.place_of_loop(None)

@@ -6,7 +6,8 @@ import jax
 import pytest
 
 from keras_preempt.agreement.coordinator import ABORTED
-from keras_preempt.backend.jax import errors
+from keras_preempt.backend.jax import errors as of_jax
+from keras_preempt.backend.jax.backend import BACKEND
 from keras_preempt.backend.place import NO_WORKERS
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
 
@@ -19,6 +20,9 @@ NCCL = "INTERNAL: NCCL operation ncclAllReduce failed: remote process exited or 
 HEARTBEAT = (
     "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):\n/job:jax_worker/task:1"
 )
+
+
+errors = BACKEND.errors
 
 
 @pytest.mark.parametrize(
@@ -36,7 +40,7 @@ HEARTBEAT = (
         ),
         (Error("UNAVAILABLE: failed to connect to all addresses; last error: Connection refused"), True),
         (Error("UNAVAILABLE: Socket closed"), True),
-        (errors.WorkerLost("anything"), True),
+        (of_jax.WorkerLost("anything"), True),
         (Error("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 34359738368 bytes."), False),
         (Error("INTERNAL: Failed to launch CUDA kernel"), False),
         (ValueError("the user's own error"), False),
@@ -96,7 +100,7 @@ def test_an_error_of_each_code_is_the_same_when_it_is_told_and_there_is_none_of_
 
 def test_a_loss_ends_a_program_with_its_own_status() -> None:
     lost = errors.lost(ValueError(GLOO))
-    assert isinstance(lost, errors.WorkerLost)
+    assert isinstance(lost, of_jax.WorkerLost)
     assert str(lost) == GLOO
     assert errors.lost(lost) is lost
     assert EXIT_WORKER_LOST == 69

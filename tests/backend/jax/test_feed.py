@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from keras.src.backend.jax.trainer import JAXEpochIterator
 
+from keras_preempt.backend import pipelines
+from keras_preempt.backend.jax.backend import BACKEND
 from keras_preempt.backend.jax.feed import JaxFeed, LiveIterator, OnFirstDraw
-from keras_preempt.backend.jax.running_fit import running_fit
 from keras_preempt.state import inputs
 
 SAMPLES, BATCH = 45, 10
@@ -183,7 +184,6 @@ def test_the_batch_of_one_process_is_the_batch_of_all() -> None:
 
 def test_a_tf_dataset_is_a_pipeline_whose_iterator_can_be_put_at_a_position() -> None:
     tf = pytest.importorskip("tensorflow")
-    from keras_preempt.backend.jax import datasets
 
     data = tf.data.Dataset.range(6).batch(1)
     of = source(data)
@@ -193,11 +193,11 @@ def test_a_tf_dataset_is_a_pipeline_whose_iterator_can_be_put_at_a_position() ->
     assert feed.pipelines
     assert not feed.is_indexed
     assert epoch(of, 2) == [[[0]], [[1]]]
-    state = datasets.iterator_state(feed.live)
+    state = pipelines.iterator_state(feed.live)
     assert state is not None
     again = JaxFeed(source(data))
     live = again.new()
-    datasets.restore_iterator(live, state)
+    pipelines.restore_iterator(live, state)
     assert np.asarray(keras.tree.flatten(next(live))[0]).tolist() == [2]
 
 
@@ -213,7 +213,7 @@ class Skips(keras.callbacks.Callback):
         self.values: list[bytes] = []
 
     def on_train_begin(self, logs: Any = None) -> None:
-        fit = running_fit(self.model)
+        fit = BACKEND.running_fit(self.model)
         fit.feed.skip_next_epoch()
         fit.logs_of_an_epoch_without_steps({"mine": 12.5}, of_step=True)
 

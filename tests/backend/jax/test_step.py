@@ -13,7 +13,7 @@ import pytest
 
 from keras_preempt import PreemptionCallback
 from keras_preempt.backend.jax import step
-from keras_preempt.backend.jax.first_use import FirstUse
+from keras_preempt.backend.jax.backend import BACKEND
 
 
 class Plain(keras.Model):
@@ -70,7 +70,7 @@ class Seeded(keras.layers.Layer):
 
 def named(model: keras.Model, **compiled: Any) -> list[str]:
     model.compile("sgd", "mse", **compiled)
-    return [code.where for code in step.stateful_random_operations(step.trace(model, None))]
+    return [code.where for code in step.Step(model).random_operations()]
 
 
 @pytest.mark.parametrize(
@@ -122,13 +122,13 @@ def test_the_promise_of_a_fit_names_them(
 
 
 def test_a_step_has_nothing_that_is_traced_before() -> None:
-    traced = step.trace(Plain(), None)
+    traced = BACKEND.trace(Plain(), None)
     assert list(traced.changed_variables) == []
-    assert step.traced_validation(None, None) is None
-    assert not step.validation_may_draw(None)
-    watch = FirstUse([], lambda variable: pytest.fail("no variable comes into being"))
+    assert BACKEND.traced_validation(None, None) is None
+    assert not BACKEND.validation_may_draw(None)
+    end = BACKEND.watch_first_use([], lambda variable: pytest.fail("no variable comes into being"))
     keras.Variable(1.0)
-    watch.stop()
+    end()
 
 
 WEIGHT: Any = None

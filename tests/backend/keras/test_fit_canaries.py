@@ -24,7 +24,8 @@ from keras_preempt.backend.keras import running_fit as keras_fit
 from keras_preempt.backend.keras.model_parts import steps_done
 from keras_preempt.backend.keras.names import KerasInternalsError
 from keras_preempt.backend.tensorflow import repairs
-from keras_preempt.backend.tensorflow.feed import DatasetFeed, running_fit
+from keras_preempt.backend.tensorflow.backend import BACKEND
+from keras_preempt.backend.tensorflow.feed import DatasetFeed
 from tests.backend.changed import keras_changed as _changed
 from tests.fits import untuned
 
@@ -69,12 +70,12 @@ def test_the_running_fit_is_found_from_its_first_callback_and_refused_if_it_is_a
 
     def look(model: keras.Model) -> Any:
         with pytest.raises(RuntimeError, match=r"called by model\.fit"):
-            running_fit(other)
+            BACKEND.running_fit(other)
         with monkeypatch.context() as patch:
             patch.setattr(keras_fit, "_FIT_LOCALS", (*keras_fit._FIT_LOCALS, "moved_elsewhere"))
             with pytest.raises(KerasInternalsError, match="moved_elsewhere"):
-                running_fit(model)
-        return running_fit(model)
+                BACKEND.running_fit(model)
+        return BACKEND.running_fit(model)
 
     _, (found,) = fit("on_train_begin", look, epochs=3, initial_epoch=1)
     assert (found.epochs, found.initial_epoch) == (3, 1), _changed(
@@ -85,7 +86,7 @@ def test_the_running_fit_is_found_from_its_first_callback_and_refused_if_it_is_a
 
 def test_fit_calls_the_callbacks_of_the_list_that_its_container_has_then() -> None:
     def take(logs: Any = None) -> None:
-        others = running_fit(model).take_callbacks(first, last)
+        others = BACKEND.running_fit(model).take_callbacks(first, last)
         assert [type(other) for other in others] == [keras.callbacks.History], _changed(
             f"fit's container has other callbacks: {others}"
         )
@@ -102,7 +103,7 @@ def test_the_model_begins_at_its_initial_epoch_and_keeps_to_it() -> None:
     assert new_model()._initial_epoch is None, _changed("Trainer._initial_epoch is not None before a fit")
 
     def start(model: keras.Model) -> None:
-        found = running_fit(model)
+        found = BACKEND.running_fit(model)
         found.start_at(2)
         found.start_at(3)
         found.forget_start()
@@ -115,7 +116,7 @@ def test_the_model_begins_at_its_initial_epoch_and_keeps_to_it() -> None:
 
 def test_the_logs_of_an_epoch_without_steps_are_looked_up_on_the_model() -> None:
     def empty(model: keras.Model) -> None:
-        found = running_fit(model)
+        found = BACKEND.running_fit(model)
         found.feed.skip_next_epoch()
         found.logs_of_an_epoch_without_steps({"mine": 12.5}, of_step=True)
 
@@ -309,7 +310,7 @@ def test_the_progress_bar_of_a_fit_tells_when_it_was_drawn() -> None:
         bar: callbacks.ProgressBar
 
         def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
-            others = running_fit(self.model).take_callbacks(self, keras.callbacks.Callback())
+            others = BACKEND.running_fit(self.model).take_callbacks(self, keras.callbacks.Callback())
             self.bar = callbacks.ProgressBar(others)
             drawn.append(self.bar.drawn_at() > 0)
 

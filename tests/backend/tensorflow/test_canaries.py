@@ -18,10 +18,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_preempt.agreement.coordinator import CoordinationLost
 from keras_preempt.backend import place, versions
 from keras_preempt.backend.keras import data_code
-from keras_preempt.backend.tensorflow import coordination, datasets, errors, order_of_sums
-from keras_preempt.backend.tensorflow.coordination import CoordinationKeys
+from keras_preempt.backend.tensorflow import coordination, datasets, determinism, errors
+from keras_preempt.backend.tensorflow.backend import BACKEND
+from keras_preempt.backend.tensorflow.coordination import ServiceCoordinator
 from keras_preempt.backend.versions import UnsupportedTensorFlow
 from keras_preempt.checkpoint import identity
 from tests.backend.changed import tensorflow_changed as _changed
@@ -52,14 +54,14 @@ def test_the_eager_context_has_the_keys_of_the_coordination_service_and_without_
     rest = SimpleNamespace(**{name: None for name in METHODS if name != method})
     monkeypatch.setattr(module, "context", lambda: rest)
     with pytest.raises(UnsupportedTensorFlow, match=f"{method}.*{versions.VERIFIED_TENSORFLOW[0]}"):
-        CoordinationKeys()
+        ServiceCoordinator(0, 1)
 
 
 def test_without_a_cluster_the_service_says_that_it_is_not_there_and_there_are_no_remote_jobs() -> None:
-    keys = CoordinationKeys()
-    assert not keys.available(), _changed("a process without a cluster has a coordination service")
+    with pytest.raises(CoordinationLost, match="a cluster of 2 workers without it"):
+        ServiceCoordinator(0, 2)
     with pytest.raises(tf.errors.FailedPreconditionError):
-        keys.insert("keras_preempt/canary", "x")
+        coordination._insert(coordination._context(), "keras_preempt/canary", "x")
     assert coordination.remote_jobs() == (), _changed("Context.get_server_def is set without a cluster")
 
 
@@ -92,14 +94,14 @@ def test_an_error_says_that_a_worker_is_gone_under_each_of_its_names(
 ) -> None:
     # That TensorFlow really says so: tests/cluster/test_losses.py, with real workers.
     error = kind(None, None, message)
-    assert errors.says_a_worker_is_gone(error) == gone
-    assert errors.says_the_service_is_out_of_reach(error) == out_of_reach
+    assert BACKEND.errors.says_a_worker_is_gone(error) == gone
+    assert BACKEND.errors.says_the_service_is_out_of_reach(error) == out_of_reach
 
 
 def test_preemption_is_told_as_the_op_of_tensorflow_tells_it() -> None:
-    errors.check_preemption(None)
+    BACKEND.errors.check_preemption(None)
     with pytest.raises(tf.errors.AbortedError, match=r"Task /job:worker/task:1 was preempted\.") as raised:
-        errors.check_preemption("/job:worker/task:1")
+        BACKEND.errors.check_preemption("/job:worker/task:1")
     payloads = raised.value.experimental_payloads
     assert payloads == {errors.WORKER_PREEMPTION: b"/job:worker/task:1"}, _changed(
         "errors no longer take payloads as their fourth argument"
@@ -126,7 +128,7 @@ def test_where_the_op_is_linked_it_is_called_and_its_error_is_the_one(
     monkeypatch.setattr(module, "check_preemption", op)
     monkeypatch.setattr(errors, "_check_op", [])
     with pytest.raises(tf.errors.AbortedError, match="from the op"):
-        errors.check_preemption(None)
+        BACKEND.errors.check_preemption(None)
 
 
 def test_an_iterator_has_a_resource_that_can_be_saved_and_restored() -> None:
@@ -361,17 +363,17 @@ def test_what_a_gpu_needs_to_add_in_one_order_is_known(monkeypatch: pytest.Monke
     from tensorflow.python.framework import config  # It can also take the setting back.
 
     monkeypatch.delenv("TF_DETERMINISTIC_OPS", raising=False)
-    assert order_of_sums.unordered_sums() == "", "there is no GPU"
+    assert determinism.unordered_sums() == "", "there is no GPU"
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind])
-    assert "enable_op_determinism" in order_of_sums.unordered_sums()
+    assert "enable_op_determinism" in determinism.unordered_sums()
     tf.config.experimental.enable_op_determinism()
     try:
-        assert order_of_sums.unordered_sums() == ""
+        assert determinism.unordered_sums() == ""
     finally:
         config.disable_op_determinism()
     monkeypatch.setenv("TF_DETERMINISTIC_OPS", "1")
-    assert order_of_sums.unordered_sums() == ""
+    assert determinism.unordered_sums() == ""
     monkeypatch.delenv("TF_DETERMINISTIC_OPS")
     monkeypatch.delattr(config, "is_op_determinism_enabled")
     with pytest.raises(UnsupportedTensorFlow, match="is_op_determinism_enabled"):
-        order_of_sums.unordered_sums()
+        determinism.unordered_sums()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from keras_preempt.backend.tensorflow.variables import plain_variables
+from keras_preempt.backend.tensorflow.backend import BACKEND
 from keras_preempt.state.model import ModelState
 
 
@@ -28,7 +28,10 @@ class Model(keras.Model):
 def test_variables_and_generators_are_found_in_attributes_lists_and_dictionaries() -> None:
     model = Model()
     model.compile("sgd", "mse")
-    found = {variable.path.partition("/")[2]: variable.dtype for variable in plain_variables(model)}
+    found = {
+        variable.path.partition("/")[2]: variable.dtype
+        for variable in BACKEND.variables.plain_variables(model)
+    }
     alias = found.pop("alias")
     assert alias == "float32"
     assert found == {

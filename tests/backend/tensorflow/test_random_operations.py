@@ -7,7 +7,7 @@ import re
 import pytest
 import tensorflow as tf
 
-from keras_preempt.backend.seam_of_input import Does
+from keras_preempt.backend.operations import Does
 from keras_preempt.backend.tensorflow import random_operations
 
 _SOUNDS_RANDOM = re.compile(

@@ -14,7 +14,12 @@ import pytest
 import tensorflow as tf
 
 from keras_preempt.backend.tensorflow import reshuffling
-from keras_preempt.backend.tensorflow.reshuffling import Reshuffling, keeps_an_order, reshuffling_of, sources
+from keras_preempt.backend.tensorflow.reshuffling import (
+    SeedGenerator,
+    keeps_an_order,
+    reshuffling_of,
+    sources,
+)
 from keras_preempt.state.shuffles import Shuffles
 from tests.backend.changed import tensorflow_changed as _changed
 
@@ -34,7 +39,7 @@ def test_finding_the_seed_generator_changes_no_order() -> None:
     data, other = shuffled(), shuffled(8)
     others = order(other)
     first = order(data)
-    found = Reshuffling(data)
+    found = SeedGenerator(data)
     assert [first, order(data), order(data)] == expected, _changed("probing a shuffle advances it")
     assert found.count() == 6, _changed("an iterator advances a seed generator by another number")
     untouched = shuffled(8)
@@ -43,7 +48,7 @@ def test_finding_the_seed_generator_changes_no_order() -> None:
 
 def test_an_order_comes_again_when_the_count_is_set_back() -> None:
     data = shuffled()
-    found = Reshuffling(data)
+    found = SeedGenerator(data)
     first, second, third = order(data), order(data), order(data)
     assert first != second
     for count, expected in ((2, second), (0, first), (4, third), (4, third)):
@@ -54,7 +59,7 @@ def test_an_order_comes_again_when_the_count_is_set_back() -> None:
 
 def test_all_pipelines_of_a_shuffle_share_its_seed_generator() -> None:
     data = shuffled()
-    found = Reshuffling(data)
+    found = SeedGenerator(data)
     for pipeline in (data.take(4).batch(2), data.skip(4).prefetch(2), data.map(lambda n: n + 1)):
         before = found.count()
         next(iter(pipeline))
@@ -64,7 +69,7 @@ def test_all_pipelines_of_a_shuffle_share_its_seed_generator() -> None:
 def test_setting_the_count_leaves_an_iterator_alone_that_is_being_drawn() -> None:
     expected = order(shuffled())
     data = shuffled()
-    found, drawn = Reshuffling(data), iter(data)
+    found, drawn = SeedGenerator(data), iter(data)
     begun = [int(next(drawn)) for _ in range(5)]
     found.advance_to(20)
     assert begun + [int(each) for each in drawn] == expected
@@ -75,7 +80,7 @@ def test_looking_for_seed_generators_again_and_again_gets_no_slower() -> None:
     tried = []
     for data in kept:
         before, _ = reshuffling._newest_name()
-        Reshuffling(data)
+        SeedGenerator(data)
         tried.append(reshuffling._newest_name()[0] - before)
     # The first one also tries what other tests have left, and makes the names that all others try.
     assert max(tried[2:]) <= tried[1], "each search leaves names for the next one to try"
@@ -86,7 +91,7 @@ def test_a_large_buffer_costs_no_more(drawn: bool) -> None:
     data = shuffled(buffer=1_000_000)
     if drawn:
         next(iter(data))
-    found = Reshuffling(data)
+    found = SeedGenerator(data)
     assert len(reshuffling._state(found._probe)) < 10_000, _changed("the probe holds the whole buffer")
 
 
@@ -205,7 +210,7 @@ def test_whoever_makes_an_iterator_of_a_watched_shuffle_is_noticed_and_counts(
     go_through: Callable[[Any], Any],
 ) -> None:
     data, other = shuffled(), shuffled()
-    found = Reshuffling(data)
+    found = SeedGenerator(data)
     made: list[str] = []
     end = reshuffling.watch_iterators({id(data)}, lambda: made.append("made"))
     try:

@@ -14,11 +14,10 @@ import tensorflow as tf
 
 from keras_preempt.backend.keras.model_parts import own_optimizers, steps_done, steps_of_parts
 from keras_preempt.backend.tensorflow import repairs
-from keras_preempt.backend.tensorflow.feed import running_fit
+from keras_preempt.backend.tensorflow.backend import BACKEND
 from keras_preempt.backend.tensorflow.traced_step import (
     STEPS,
-    TracedStep,
-    stateful_random_operations,
+    TracedFunction,
     trace,
 )
 from keras_preempt.state.model import ModelState
@@ -64,7 +63,7 @@ def _fit(model: Any, look: Callable[[Any, Any], Any], data: Any = DATA, epochs: 
     """Fits; returns the history, and what a function of the model and its data has returned as training began."""
     found: list[Any] = []
     begin = keras.callbacks.LambdaCallback(
-        on_train_begin=lambda logs: found.append(look(model, running_fit(model).feed.dataset))
+        on_train_begin=lambda logs: found.append(look(model, BACKEND.running_fit(model).feed.dataset))
     )
     history = model.fit(data, verbose=0, epochs=epochs, shuffle=False, callbacks=[begin])
     return history.history, found[0]
@@ -101,7 +100,7 @@ def test_the_first_step_uses_the_trace(arguments: dict[str, Any], data: str) -> 
     plain.compile(**arguments)
     plain.fit(inputs, verbose=0, epochs=2, shuffle=False)
     model = Model()
-    assert isinstance(_traced(model, inputs, **arguments), TracedStep)
+    assert isinstance(_traced(model, inputs, **arguments), TracedFunction)
     assert model.traces == plain.traces, "the step was traced more often than without us"
 
 
@@ -150,7 +149,7 @@ def test_a_step_that_may_not_be_traced_early_is_looked_at_once_it_has_run() -> N
     history, _ = _fit(model, begin)
     assert history["loss"] == [0.0], "the step has not read what was set before it"
     traces = list(model.traces)
-    assert isinstance(_fit(model, functools.partial(trace, early=False))[1], TracedStep)
+    assert isinstance(_fit(model, functools.partial(trace, early=False))[1], TracedFunction)
     assert model.traces == traces
 
 
@@ -177,7 +176,7 @@ def test_a_step_that_may_not_be_traced_early_is_looked_at_once_it_has_run() -> N
 def test_a_stateful_random_operation_is_named_with_the_users_line(
     noise: Any, kind: str, seeded: bool
 ) -> None:
-    (found,) = stateful_random_operations(_traced(Model(noise)))
+    (found,) = _traced(Model(noise)).random_operations()
     assert (found.kind, found.seeded, found.resource) == (kind, seeded, None)
     assert "test_traced_step.py" in found.where
 
@@ -187,14 +186,14 @@ def test_operations_of_other_functions_and_branches_are_found() -> None:
     def shaken(x: Any) -> Any:
         return tf.cond(tf.reduce_any(x > 0), lambda: x + tf.random.normal(tf.shape(x)), lambda: x)
 
-    found = stateful_random_operations(_traced(Model(lambda self, x: shaken(x)), steps_per_execution=2))
+    found = _traced(Model(lambda self, x: shaken(x)), steps_per_execution=2).random_operations()
     assert [operation.kind for operation in found] == ["RandomStandardNormal"]
 
 
 @pytest.mark.parametrize("own", [True, False])
 def test_of_a_generator_it_is_known_whether_its_state_is_saved(own: bool) -> None:
     model = Model(lambda self, x: x + (self.generator if own else GLOBAL).normal(tf.shape(x)))
-    (found,) = stateful_random_operations(_traced(model))
+    (found,) = _traced(model).random_operations()
     assert found.kind == "RngReadAndSkip"
     assert found.resource is not None
     assert ModelState(model, tf.distribute.get_strategy()).holds(found.resource) == own
@@ -204,7 +203,7 @@ def test_what_keras_seeds_is_not_named() -> None:
     dropout = keras.layers.Dropout(0.5)
     seed = keras.random.SeedGenerator(3)
     noise = lambda self, x: dropout(x, training=True) + keras.random.normal((4, 4), seed=seed)  # noqa: E731
-    assert stateful_random_operations(_traced(Model(noise))) == []
+    assert _traced(Model(noise)).random_operations() == []
 
 
 def test_optimizers_in_lists_dictionaries_and_inner_models_are_found_and_count() -> None:
@@ -278,7 +277,7 @@ class NoisyMetric(keras.metrics.Mean):
 )
 def test_a_random_operation_is_found_wherever_keras_calls_it(make: Any, metrics: Any, where: str) -> None:
     traced = _traced(make(), PAIRS, optimizer="sgd", loss="mse", metrics=metrics)
-    (found,) = stateful_random_operations(traced)
+    (found,) = traced.random_operations()
     assert found.where.startswith(f"{where} (test_traced_step.py:")
 
 
@@ -289,6 +288,6 @@ def test_a_random_operation_of_a_library_is_named_by_its_layers() -> None:
     )
     exec(compile(source, "<of a library>", "exec"), library)
     model = keras.Sequential([library["Noisy"](name="noisy"), keras.layers.Dense(1)], name="whole")
-    (found,) = stateful_random_operations(_traced(model, PAIRS, optimizer="sgd", loss="mse"))
+    (found,) = _traced(model, PAIRS, optimizer="sgd", loss="mse").random_operations()
     assert found.where.startswith("the layers ")
     assert "whole_1/noisy_1" in found.where

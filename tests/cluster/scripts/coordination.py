@@ -19,12 +19,12 @@ from typing import Any
 import tensorflow as tf
 
 from keras_preempt.agreement.coordinator import CoordinationLost, CoordinationTimeout, Coordinator
-from keras_preempt.backend.tensorflow.coordination import CoordinationKeys, ServiceCoordinator
+from keras_preempt.backend.tensorflow.coordination import ServiceCoordinator
 
 member = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 coordinator: Coordinator = ServiceCoordinator(member, 2)
-found: dict[str, Any] = {"available": CoordinationKeys().available()}
+found: dict[str, Any] = {}
 WAIT = 60.0
 
 

@@ -23,7 +23,7 @@ from tensorflow.python.framework import op_callbacks
 from tensorflow.python.ops import collective_ops
 
 from keras_preempt import PreemptionCallback, enable_multi_worker_fit
-from keras_preempt.backend.tensorflow.coordination import CoordinationKeys, ServiceCoordinator
+from keras_preempt.backend.tensorflow.coordination import ServiceCoordinator
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.report.events import EventLog
 from keras_preempt.training.snapshot_schedule import SnapshotSchedule
@@ -144,8 +144,7 @@ def main(output: str, directory: str) -> None:
     # A snapshot of the input is work, which has a budget of its own. Whether one is due is looked at all the same.
     SnapshotSchedule.left = property(lambda schedule: 60.0)  # type: ignore[assignment]
     counts = Counts()
-    for owner in (CoordinationKeys, ServiceCoordinator):
-        counts.methods(owner, "coordination")
+    counts.methods(ServiceCoordinator, "coordination")
     counts.methods(LocalStore, "storage")
     counts.methods(EventLog, "storage")
     watch_files(counts, directory)
@@ -160,8 +159,7 @@ def main(output: str, directory: str) -> None:
     # The counters themselves work: what they are to find is there outside the window.
     counts.open()
     strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None)
-    keys = CoordinationKeys()
-    keys.insert(f"counted/{strategy.cluster_resolver.task_id}", "1")
+    ServiceCoordinator(0, 2).put_if_absent(f"counted/{strategy.cluster_resolver.task_id}", "1")
     LocalStore(directory).children("")
     found["control"] = counts.close()
     task = strategy.cluster_resolver.task_id

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from keras_preempt.backend.keras.callbacks import train_summaries
 
 
 def summary_writer(callback: keras.callbacks.TensorBoard) -> Any:
-    """See `seam.Backend.summary_writer`."""
+    """Returns the writer of a TensorBoard callback's training curves. Raises OSError if that fails."""
+    import tensorflow as tf  # Here, as a program on another backend has no need of it without TensorBoard.
+
     try:
         return train_summaries(callback)
     except tf.errors.OpError as error:
@@ -20,7 +21,9 @@ def summary_writer(callback: keras.callbacks.TensorBoard) -> Any:
 
 
 def write_points(writer: Any, values: Mapping[str, float], step: int) -> None:
-    """See `seam.Backend.write_points`."""
+    """Writes points of one step, and writes them out. Raises OSError if that fails."""
+    import tensorflow as tf
+
     try:
         # The end of the block writes them out: the process may be about to end.
         with writer.as_default(), tf.summary.record_if(True):
