@@ -95,9 +95,9 @@ def test_a_distribution_in_one_process_has_a_layout_and_as_many_replicas_as_divi
     assert (BACKEND.layout(None), BACKEND.replicas(None)) == ("", 1)
     assert (BACKEND.layout(data_parallel), BACKEND.replicas(data_parallel)) == ("", 4)
     assert place.place(data_parallel).members == 1
-    assert not place.remote_workers()
+    assert not BACKEND.remote_workers()
     model_parallel()
-    found = place.strategy_of(None)
+    found = BACKEND.strategy_of(None)
     assert (BACKEND.layout(found), BACKEND.replicas(found)) == ("ModelParallel over batch=2 x model=2", 2)
 
 
