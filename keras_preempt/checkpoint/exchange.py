@@ -1,11 +1,11 @@
-"""The files that each worker has read go to all others, over the network that they train on.
+"""Each worker reads a share of the files and sends it to all others, over the network that they train on.
 
 All workers take part in the same rounds. In each round every worker gives a piece of its share and gets one of every
-other share; the pieces of a share, one after the other, are its files. Their sums are verified as if they had been
-read, by every worker that receives them.
+other share; the pieces of a share, one after the other, are its files. Every worker verifies the sums of what it
+receives, as if it had read the files itself.
 
-A worker that left before the last round would leave the others waiting. So what goes wrong with what arrives is an
-error only after the last round. What goes wrong with a round itself ends it for all.
+A worker that left before the last round would leave the others waiting. So damaged content is reported only after the
+last round. An error of a round itself ends it for all.
 """
 
 from __future__ import annotations
@@ -75,15 +75,9 @@ class Exchange:
         self._held = [buffer for filling in read for buffer in filling.buffers]
 
     def run(self, gather: Gather, moved: Moved) -> None:
-        """Gives the own share to the others and gets theirs.
+        """Gives the own share to the others and gets theirs; `moved` is told how much has arrived.
 
-        Args:
-            gather: How.
-            moved: Told how much has arrived.
-
-        Raises:
-            CorruptCheckpoint: What has arrived is not what was written; raised after the last round.
-            Exception: What `gather` raises, at once.
+        Raises `CorruptCheckpoint` after the last round, and what `gather` raises at once.
         """
         longest = max(self._sizes)
         length = piece_length(longest, len(self._shares))
@@ -104,12 +98,7 @@ class Exchange:
 
 
 def piece_length(longest: int, members: int) -> int:
-    """Returns how many bytes each worker gives in a round.
-
-    Args:
-        longest: Bytes of the largest share.
-        members: How many workers there are.
-    """
+    """Returns how many bytes each worker gives in a round, given the bytes of the largest share."""
     most = max(LARGEST_ROUND // members, SMALLEST_PIECE)
     return max(ROUNDING, min(most, longest + -longest % ROUNDING)) // ROUNDING * ROUNDING
 
@@ -134,13 +123,7 @@ def _pieces(buffers: Iterable[Bytes], length: int) -> Iterator[Bytes]:
 
 
 class _Arrival:
-    """The share of another worker while it arrives.
-
-    Args:
-        directory: The attempt's folder, for messages.
-        files: Its files.
-        moved: Told how much has arrived.
-    """
+    """The share of another worker while it arrives; arguments as for `Exchange` and `Exchange.run`."""
 
     def __init__(self, directory: str, files: _Files, moved: Moved) -> None:
         self._directory = directory
@@ -152,7 +135,7 @@ class _Arrival:
         self._next()
 
     def take(self, data: Bytes) -> None:
-        """Puts the next bytes to where they belong; raises nothing: `finish` does."""
+        """Puts the next bytes where they belong; leaves errors to `finish`."""
         arrived = len(data)
         while len(data) and self._free is not None:
             count = min(len(self._free), len(data))
@@ -164,11 +147,7 @@ class _Arrival:
             self._moved(arrived)
 
     def finish(self) -> None:
-        """Makes sure that everything has arrived as it was written.
-
-        Raises:
-            Exception: It has not, as a rule a `CorruptCheckpoint`.
-        """
+        """Raises the error, as a rule `CorruptCheckpoint`, unless everything has arrived as it was written."""
         if self._error is not None:
             raise self._error
         assert self._free is None

@@ -58,16 +58,9 @@ class Armed:
 
 
 def parse(text: str) -> dict[str, Armed]:
-    """Parses the value of ``KERAS_PREEMPT_FAILPOINTS``.
+    """Parses comma-separated ``<name>=<action>[:<n>]`` entries; returns what is armed, by name of the point.
 
-    Args:
-        text: Comma-separated ``<name>=<action>[:<n>]`` entries.
-
-    Returns:
-        What is armed, by name of the point.
-
-    Raises:
-        ValueError: An entry is malformed, names no known point or action, or names a point twice.
+    Raises `ValueError` if an entry is malformed, names no known point or action, or names a point twice.
     """
     armed: dict[str, Armed] = {}
     for entry in text.split(","):
@@ -102,14 +95,7 @@ _ARMED: dict[str, Armed] | None = parse(os.environ[VARIABLE]) if os.environ.get(
 
 
 def point(name: str) -> None:
-    """Acts as the environment asks at the point `name`; does nothing if it asks for nothing.
-
-    Args:
-        name: One of `NAMES`.
-
-    Raises:
-        OSError: The point is armed with ``raise``.
-    """
+    """Does what the environment asks for at the point `name`, one of `NAMES`; as a rule that is nothing."""
     if _watched and (act := _watched.get(name)) is not None:
         act()
     if _ARMED is None:

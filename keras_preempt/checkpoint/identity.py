@@ -22,11 +22,11 @@ from keras_preempt.checkpoint.storage.store import Store
 
 _SHOWN = 10  # differences that a message lists
 _ABSENT = "nothing"
-_COUNTED_ON = (
+_NUMBERS_DIFFER = (
     "If the model was made a second time in the same process: Keras goes on numbering names; call "
     "keras.utils.clear_session() before it is made. "
 )
-_KEPT_SINCE = (
+_OLDER_RELEASE = (
     "If the program is the same: this release of keras-preempt keeps what the one that started the run did not know "
     "of, such as the optimizers of inner models; finish the run with that release. "
 )
@@ -40,7 +40,9 @@ _HARMLESS = {EVENTS, "lost+found"}
 def check_or_create(
     store: Store, identity: Mapping[str, Any], beside: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Claims an empty directory, or makes sure that it belongs to this model and run.
+    """Claims an empty directory, or makes sure that it belongs to this model and run; returns the stored identity.
+
+    Its `run_id` is the one that the first start gave it. After an error nothing was changed.
 
     Args:
         store: The directory.
@@ -48,19 +50,12 @@ def check_or_create(
             same], "optimizer_class": str, "setup": Setup.to_json(), "config": {field: value}}``, with
             ``"complete": False`` where the model makes more variables while it trains. `run_id` is not compared, and
             of the setup only what another number of workers does not change: see `other_workers.differences`.
-        beside: Names that an empty directory may hold nevertheless.
-
-    Returns:
-        The identity that is stored; its `run_id` is the one that the first start gave it.
+        beside: Names that may be in a directory that counts as empty.
 
     Raises:
         ForeignDirectory: It holds files, but no run.json.
         IdentityMismatch: It belongs to another model or configuration; the message names what differs.
-        CorruptCheckpoint: Its run.json is not what was written.
-        UnsupportedFormat: Its run.json was written in a newer format.
-        StoreUnavailable: The storage failed.
-
-    In each of these cases nothing was changed.
+        CorruptCheckpoint: Its run.json is not what was written; `UnsupportedFormat` if it has a newer format.
     """
     data = documents.encode(identity)
     wanted = documents.decode(data, RUN)
@@ -69,17 +64,8 @@ def check_or_create(
     try:
         return _checked(store, wanted)
     except NotFound:
-        _check_empty(store, beside)
-    try:
-        store.create(RUN, data)
-    except AlreadyExists:  # another worker was faster
-        return _checked(store, wanted)
-    return wanted
-
-
-def _check_empty(store: Store, beside: Collection[str]) -> None:
-    harmless = {*_HARMLESS, RUN, *beside}
-    names = [name for name in store.children("") if name not in harmless]
+        pass
+    names = [name for name in store.children("") if name not in {*_HARMLESS, RUN, *beside}]
     if names:
         shown = ", ".join(one_line(name) for name in names[:_SHOWN]) + (
             f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
@@ -88,6 +74,11 @@ def _check_empty(store: Store, beside: Collection[str]) -> None:
             f"Expected an empty directory or one of keras_preempt's. Received: {store.url} holding {shown}. "
             "Pass a new directory, such as a subdirectory of this one; nothing was changed."
         )
+    try:
+        store.create(RUN, data)
+    except AlreadyExists:  # another worker was faster
+        return _checked(store, wanted)
+    return wanted
 
 
 def _checked(store: Store, wanted: dict[str, Any]) -> dict[str, Any]:
@@ -109,8 +100,8 @@ def _checked(store: Store, wanted: dict[str, Any]) -> dict[str, Any]:
             + "\n"
             + _of_another_backend(stored, wanted)
             + "Pass another directory for this run, or go back to the program that started it. "
-            + (_COUNTED_ON if _differ_in_numbers_alone(stored, wanted) else "")
-            + (_KEPT_SINCE if all(f": expected {_ABSENT}, " in each for each in differences) else "")
+            + (_NUMBERS_DIFFER if _differ_in_numbers_alone(stored, wanted) else "")
+            + (_OLDER_RELEASE if all(f": expected {_ABSENT}, " in each for each in differences) else "")
             + "Nothing was changed."
         )
     return stored

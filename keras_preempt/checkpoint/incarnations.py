@@ -34,19 +34,11 @@ def latest(store: Store) -> int:
 
 
 def claim(store: Store, info: Mapping[str, Any]) -> int:
-    """Claims the next number.
+    """Claims the next number, 1 or more, which no other start has.
 
-    Args:
-        store: The run's directory.
-        info: JSON to keep with the claim, such as who claims it; no fields 'format', 'incarnation', 'token'
-            or 'claimed_at'.
-
-    Returns:
-        The number, 1 or more; no other start has it.
-
-    Raises:
-        CorruptCheckpoint: A claim has a number after which there is none.
-        StoreUnavailable: The storage failed, or other starts were faster every time.
+    `info` is JSON to keep with the claim, such as who claims it, without 'format', 'incarnation', 'token' and
+    'claimed_at'. Raises `CorruptCheckpoint` if the highest possible number is taken, and `StoreUnavailable` if the
+    storage failed or other starts were faster every time.
     """
     number = latest(store)
     for _ in range(_ATTEMPTS):
@@ -72,10 +64,5 @@ def claim(store: Store, info: Mapping[str, Any]) -> int:
 
 
 def read(store: Store, number: int) -> dict[str, Any]:
-    """Returns a claim: its `info`, 'token', 'claimed_at' (seconds since the epoch), 'incarnation', 'format'.
-
-    Raises:
-        NotFound: No start has claimed it.
-        CorruptCheckpoint: The claim is not what was written.
-    """
+    """Returns a claim: its `info`, 'token', 'claimed_at' (seconds since the epoch), 'incarnation', 'format'."""
     return documents.read(store, incarnation_file(number))

@@ -1,7 +1,8 @@
-"""A directory that a user names: whether it is that of a run, and which of its checkpoints is meant. Only reads."""
+"""Finds a run, and a checkpoint of it, in the directory that a user names. Only reads."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -36,11 +37,7 @@ Result = TypeVar("Result")
 def read_run(store: Store) -> dict[str, Any]:
     """Returns what run.json says: see `identity.check_or_create`.
 
-    Raises:
-        ForeignDirectory: There is none; the message says what is there, and what to pass instead.
-        UnsupportedFormat: The run was begun in a newer format.
-        CorruptCheckpoint: It is not what was written.
-        StoreUnavailable: The storage failed, or gives no permission.
+    Raises `ForeignDirectory` if there is none; the message says what is there, and what to pass instead.
     """
     try:
         run = documents.read(store, RUN)
@@ -54,11 +51,7 @@ def read_run(store: Store) -> dict[str, Any]:
 
 
 def is_empty(store: Store) -> bool:
-    """Returns whether there is nothing yet: no directory, or nothing in it.
-
-    Raises:
-        StoreUnavailable: The storage failed, or gives no permission.
-    """
+    """Whether there is nothing yet: no directory, or nothing in it."""
     return not store.children("")
 
 
@@ -75,7 +68,12 @@ def _what_it_is(store: Store) -> str:
         return f"{url}, which is one checkpoint of a run. Pass the directory above that has {RUN} in it."
     if any(parse_step(name) is not None for name in names):
         return f"{url}, which has checkpoints, but lost its {RUN}. Put {RUN} back from a copy."
-    runs = [one_line(name) for name in names[:_LOOKED_INTO] if _has_run(store, name)]
+    runs = []
+    for name in names[:_LOOKED_INTO]:
+        # Not there, not ours, or no permission: it is only a hint.
+        with contextlib.suppress(CheckpointError, ValueError):
+            store.stat(f"{name}/{RUN}")
+            runs.append(one_line(name))
     if runs:
         shown = ", ".join(os.path.join(url, name) for name in runs[:_SHOWN])
         more = f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
@@ -88,14 +86,6 @@ def _what_it_is(store: Store) -> str:
     return f"{url}, with other files in it. Pass the directory that was given to the callback."
 
 
-def _has_run(store: Store, folder: str) -> bool:
-    try:
-        store.stat(f"{folder}/{RUN}")
-    except (CheckpointError, ValueError):  # Not there, not ours, or no permission: it is only a hint.
-        return False
-    return True
-
-
 class NoSuchCheckpoint(CheckpointError):
     """The directory of a run has no checkpoint such as was asked for."""
 
@@ -105,20 +95,10 @@ def read_chosen(
 ) -> tuple[CheckpointInfo, Result]:
     """Reads the newest checkpoint that can be read, or the one of a step.
 
-    A checkpoint that a running job removes meanwhile is skipped. If the newest is damaged, the log says so and the next
-    older one is read, as a restart would; a checkpoint of a given step is never replaced by another step's.
-
-    Args:
-        store: The run's directory.
-        step: Training steps done; None for the newest.
-        read: Reads and verifies what is needed of a checkpoint.
-
-    Returns:
-        The checkpoint, and what `read` returned for it.
-
-    Raises:
-        NoSuchCheckpoint: There is none, none of this step, or none that can be read; the message lists the others.
-        StoreUnavailable: The storage failed.
+    `read` reads and verifies what is needed of a checkpoint; its result is returned too. A checkpoint that a running
+    job removes meanwhile is skipped. If the newest is damaged, the log says so and the next older one is read, as after
+    a restart; a checkpoint of a given step is never replaced by another step's. If there is none, `NoSuchCheckpoint`
+    lists the others.
     """
     wrong: dict[str, str] = {}
     for _ in range(_LOOKS):
@@ -145,14 +125,7 @@ def read_chosen(
 
 
 def manifests_in(store: Store, folders: Iterable[str]) -> Iterator[tuple[str, Manifest]]:
-    """Finds what is committed in some folders of a run, of which those of steps are looked into.
-
-    Returns:
-        The folder of each attempt whose manifest can be read, and that manifest.
-
-    Raises:
-        StoreUnavailable: The storage failed.
-    """
+    """Yields each readable manifest in those of some folders of a run that are steps', and the attempt's folder."""
     for folder in folders:
         for attempt in store.children(folder) if parse_step(folder) is not None else ():
             info = find(store, f"{folder}/{attempt}")
@@ -161,7 +134,7 @@ def manifests_in(store: Store, folders: Iterable[str]) -> Iterator[tuple[str, Ma
 
 
 def is_removed(store: Store, info: CheckpointInfo) -> bool:
-    """Returns whether a checkpoint that was listed is none any more: its manifest is what a removal takes first."""
+    """Whether a listed checkpoint was removed since: its manifest goes first."""
     try:
         store.stat(f"{info.directory}/{MANIFEST}")
     except NotFound:

@@ -32,31 +32,16 @@ _SEEN_AGAIN = 2
 
 @dataclass(eq=False)
 class _Attempt:
-    """An attempt that was seen, and what is remembered of it.
-
-    Attributes:
-        directory: Its folder.
-        step: Training steps done.
-        order: Its incarnation and round.
-        committed: Whether it has a manifest.
-        readable: Whether that can be read, as far as was tried.
-        whole: Whether it was seen to have its part lists.
-        period: The period that it falls in, as far as that is known.
-        was_read: Whether its manifest was read.
-    """
+    """An attempt that was seen, and what is remembered of it."""
 
     directory: str
     step: int
-    order: tuple[int, int]
-    committed: bool
-    readable: bool = True
-    whole: bool = False
-    period: int | None = None
+    order: tuple[int, int]  # incarnation and round
+    committed: bool  # It has a manifest.
+    readable: bool = True  # As far as that was tried.
+    whole: bool = False  # It was seen to have its part lists.
+    period: int | None = None  # As far as it is known.
     was_read: bool = False
-
-
-def _nothing() -> None:
-    """Lets the tidying go on."""
 
 
 class Tidying:
@@ -85,7 +70,7 @@ class Tidying:
     """
 
     def __init__(
-        self, store: Store, retention: Retention, incarnation: int, check: Callable[[], None] = _nothing
+        self, store: Store, retention: Retention, incarnation: int, check: Callable[[], None] = lambda: None
     ) -> None:
         self._store = store
         self._retention = retention
@@ -130,28 +115,24 @@ class Tidying:
     def _look(self) -> list[_Attempt]:
         while self._changed:
             self._folders.pop(self._changed.pop(), None)
-        there = [folder for folder in self._store.children("") if parse_step(folder) is not None]
-        for folder in self._folders.keys() - set(there):
+        names = self._store.children("")
+        there = {folder: step for folder in names if (step := parse_step(folder)) is not None}
+        for folder in self._folders.keys() - there.keys():
             del self._folders[folder]
-        for folder in there:
+        for folder, step in there.items():
             if folder not in self._folders:
                 self._check()
                 with contextlib.suppress(UnsafeName):  # A link that leads out of the directory is not ours.
-                    self._folders[folder] = self._look_into(folder)
+                    self._folders[folder] = [
+                        _Attempt(path, step, parse_attempt(name), MANIFEST in self._store.children(path))
+                        for name in self._store.children(folder)
+                        if is_attempt(name) and (path := f"{folder}/{name}")
+                    ]
         for folder in there:
             found = self._folders.get(folder)
             if not found or not all(seen.committed for seen in found):  # A save may be under way there.
                 self.changed(folder)
         return [seen for folder in there for seen in self._folders.get(folder, ())]
-
-    def _look_into(self, folder: str) -> list[_Attempt]:
-        step = parse_step(folder)
-        assert step is not None
-        directories = {name: f"{folder}/{name}" for name in self._store.children(folder) if is_attempt(name)}
-        return [
-            _Attempt(directory, step, parse_attempt(name), MANIFEST in self._store.children(directory))
-            for name, directory in directories.items()
-        ]
 
     def _superseded(self, attempts: Sequence[_Attempt]) -> list[_Attempt]:
         newest_first = [seen for seen in attempts if seen.readable]
@@ -198,12 +179,15 @@ class Tidying:
         """Whether a checkpoint counts: one whose removal was cut short, or that lost a part list, does not."""
         if again or not seen.whole:
             manifest = self._read(seen)
-            seen.whole = manifest is not None and self._has_its_parts(seen.directory, manifest)
+            sizes = (
+                {}
+                if manifest is None
+                else {each.name: each.size for each in self._store.list(seen.directory)}
+            )
+            seen.whole = manifest is not None and all(
+                sizes.get(f"{seen.directory}/{ref.name}") == ref.size for ref in manifest.parts
+            )
         return seen.whole
-
-    def _has_its_parts(self, directory: str, manifest: Manifest) -> bool:
-        found = {file.name: file.size for file in self._store.list(directory)}
-        return all(found.get(f"{directory}/{ref.name}") == ref.size for ref in manifest.parts)
 
     def _read(self, seen: _Attempt) -> Manifest | None:
         """Reads the manifest of a checkpoint; None if that cannot be read, or is gone."""

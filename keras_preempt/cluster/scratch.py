@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
-from keras_preempt.checkpoint.storage.advice import advice
+from keras_preempt.checkpoint.storage.posix_files import advice
 from keras_preempt.checkpoint.storage.staging import StagingDirectory
 
 

@@ -22,9 +22,8 @@ import google_crc32c
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge
 from keras_preempt.checkpoint.storage import gcs_client
 from keras_preempt.checkpoint.storage.budget import Budget
-from keras_preempt.checkpoint.storage.gcs_client import GcsBucket, ObjectInfo
+from keras_preempt.checkpoint.storage.gcs_client import GcsBucket, GcsPlace, ObjectInfo
 from keras_preempt.checkpoint.storage.gcs_connections import Connections
-from keras_preempt.checkpoint.storage.gcs_place import GcsPlace, is_safe
 from keras_preempt.checkpoint.storage.gcs_transfer import file_size, get, get_bytes, put
 from keras_preempt.checkpoint.storage.overlap import Overlap, Overlaps
 from keras_preempt.checkpoint.storage.segmented_log import SegmentedLog
@@ -38,6 +37,7 @@ from keras_preempt.checkpoint.storage.store import (
     Store,
     Writer,
     check_name,
+    is_safe,
     uncounted,
 )
 from keras_preempt.process.threads import Pool
@@ -233,19 +233,14 @@ class GcsStore(Store):
         return FileInfo(name, info.size)
 
     def list(self, prefix: str) -> FileInfos:
-        folder = self._place.folder_of(prefix)
-        found: FileInfos = []  # without objects that no store has written
-        for info in self._bucket.list(folder, self._budget()):
-            name = self._place.name_of(info.name)
-            if name is not None:
-                found.append(FileInfo(name, info.size))
-        return sorted(found, key=lambda info: info.name)
+        objects = self._bucket.list(self._place.folder_of(prefix), self._budget())
+        found = [FileInfo(info.name[len(self._place.prefix) :], info.size) for info in objects]
+        # Without objects that no store has written.
+        return sorted((info for info in found if is_safe(info.name)), key=lambda info: info.name)
 
     def children(self, prefix: str) -> Names:
-        names = {
-            name.rstrip("/") for name in self._bucket.folders(self._place.folder_of(prefix), self._budget())
-        }
-        return sorted(name for name in names if is_safe(name))
+        found = self._bucket.folders(self._place.folder_of(prefix), self._budget())
+        return sorted({name for each in found if is_safe(name := each.rstrip("/"))})
 
     def delete(self, name: str) -> None:
         # Only the object that is there now is removed, not one that replaces it.

@@ -1,4 +1,4 @@
-"""One bucket of Google Cloud Storage: whole objects, created once, read and removed by generation.
+"""One bucket of Google Cloud Storage, and a place in it: whole objects, created once, read and removed by generation.
 
 An object's generation is the number of its content. Every call here names one: an object that is created must not
 exist (generation 0), one that is read or removed must still be the one that was looked at. An upload carries its
@@ -11,6 +11,7 @@ import base64
 import contextlib
 import importlib.util
 import random
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -22,15 +23,72 @@ from typing import Any
 from google.api_core import exceptions as api
 from google.cloud import storage
 
-from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable
+from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable, UnsafeName
 from keras_preempt.checkpoint.storage import gcs_errors
 from keras_preempt.checkpoint.storage.budget import Budget
 from keras_preempt.checkpoint.storage.gcs_connections import Connections
+from keras_preempt.checkpoint.storage.store import TEMPORARY_PREFIX, check_name
 
 _FIELDS = "items(name,size,generation,crc32c),prefixes,nextPageToken"
 
+_PLACE = re.compile(r"(?i:gs)://([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])(?:/(.*))?", re.DOTALL)
+_LONGEST_NAME = 1024  # bytes; of an object, with the prefix
+
 _CLIENT = ("google.", "requests", "urllib3")
 """What the names of the client's modules begin with."""
+
+
+class GcsPlace:
+    """A prefix of a bucket, given as ``gs://bucket/prefix`` or ``gs://bucket``, and the objects that hold its files.
+
+    Attributes:
+        url: The place as it was given.
+        bucket: The name of the bucket.
+        prefix: What the names of all objects begin with: empty, or ending with '/'.
+
+    Raises:
+        ValueError: `url` names no place in a bucket.
+    """
+
+    def __init__(self, url: str) -> None:
+        match = _PLACE.fullmatch(url)
+        if match is None:
+            raise ValueError(
+                f"Expected a place such as gs://bucket/prefix. Received: {url!r}. Bucket names have 3 to 222 "
+                "lower-case letters, digits, '-', '_' and '.'; correct the name."
+            )
+        self.url = url
+        self.bucket, self.prefix = match[1], (match[2] or "").rstrip("/")
+        if self.prefix:
+            try:
+                self.prefix = f"{check_name(self.prefix)}/"
+            except UnsafeName as error:
+                raise ValueError(
+                    f"Expected a prefix in normal form below the bucket. Received: {url!r}. Leave out empty, '.' and "
+                    "'..' components, backslashes, and names that begin with '.tmp-'."
+                ) from error
+        self.key = f"gs://{self.bucket}/{self.prefix}".rstrip("/")
+
+    def object_of(self, name: str) -> str:
+        """Returns the name of a file's object; raises `UnsafeName` also if it is too long with the prefix."""
+        return self._joined(check_name(name), name)
+
+    def temporary(self, name: str) -> str:
+        """Returns the name of an object that no listing shows."""
+        return self._joined(TEMPORARY_PREFIX + name, name)
+
+    def folder_of(self, prefix: str) -> str:
+        """Returns what the objects below a prefix begin with."""
+        return self.prefix if prefix == "" else f"{self.object_of(prefix)}/"
+
+    def _joined(self, last: str, name: str) -> str:
+        target = self.prefix + last
+        if len(target.encode()) > _LONGEST_NAME:
+            raise UnsafeName(
+                f"Expected a name of at most {_LONGEST_NAME} bytes with the prefix of {self.url}. Received: "
+                f"{len(target.encode())} bytes ({name!r:.200}). Use a shorter prefix."
+            )
+        return target
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,10 @@ def is_passing(error: BaseException) -> bool:
 def may_have_happened(error: BaseException) -> bool:
     """Returns whether a write that failed so may have taken effect nevertheless."""
     cause = cause_of(error)
-    return is_passing(cause) and not isinstance(cause, auth.GoogleAuthError) and not _is_not_connected(cause)
+    no_connection = isinstance(cause, requests.ConnectTimeout) or isinstance(
+        _reason(cause), (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
+    )  # No request has left this machine.
+    return is_passing(cause) and not isinstance(cause, auth.GoogleAuthError) and not no_connection
 
 
 def may_still_happen(error: BaseException) -> bool:
@@ -104,14 +107,6 @@ def may_still_happen(error: BaseException) -> bool:
         return False
     # Those answers come from a proxy in front of the service, and say nothing about the service itself.
     return status_of(error) in (None, 408, 502, 504)
-
-
-def _is_not_connected(error: BaseException) -> bool:
-    """Whether no request has left this machine."""
-    reason = _reason(error)
-    return isinstance(error, requests.ConnectTimeout) or isinstance(
-        reason, (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
-    )
 
 
 def status_of(error: BaseException) -> int | None:
@@ -147,29 +142,19 @@ def explained(unavailable: Callable[[BaseException], StoreUnavailable]) -> Itera
 def unavailable(
     error: BaseException, doing: str, url: str, endpoint: str, refused: str | None = None
 ) -> StoreUnavailable:
-    """Returns the error to raise.
+    """Returns the error to raise for what the client has raised while `doing` something, such as "create 'run.json'".
 
-    Args:
-        error: What the client has raised.
-        doing: What is tried, such as "create 'run.json'".
-        url: The place, as the user names it.
-        endpoint: The server that is asked.
-        refused: What the server has answered with 401 last, if it has: then the client asks for a new token, and
-            raises only what became of that.
+    `refused` is what the server has answered with 401 last, if it has: then the client asks for a new token, and raises
+    only what became of that.
     """
     error = cause_of(error)
-    received = _received(error)
+    status, message = status_of(error), _message(error).strip().rstrip(".")
+    received = f"{message:.400}" if status is None else f"{status} {message:.400}"
     if refused is not None and isinstance(error, auth.GoogleAuthError):
         received = f"401 {refused:.400}, and then: {received}"
     return StoreUnavailable(
         f"Expected to {doing} in {url}. Received: {received}. {_cure(error, url, endpoint)}"
     )
-
-
-def _received(error: BaseException) -> str:
-    status = status_of(error)
-    message = _message(error).strip().rstrip(".")
-    return f"{message:.400}" if status is None else f"{status} {message:.400}"
 
 
 def _message(error: BaseException) -> str:

@@ -27,12 +27,12 @@ from keras_preempt.checkpoint.errors import (
     TooLarge,
     UnsafeName,
 )
-from keras_preempt.checkpoint.storage.advice import advice
 from keras_preempt.checkpoint.storage.local_writing import CountedFile, FileLog, Flushes, UnfinishedFile
 from keras_preempt.checkpoint.storage.overlap import Overlaps
 from keras_preempt.checkpoint.storage.posix_files import (
+    TEMPORARY,
+    advice,
     flush_folder,
-    is_temporary,
     make_folder,
     open_in_folder,
     open_temporary,
@@ -235,7 +235,7 @@ class LocalStore(Store):
                 # By the clock of the file system, like the others.
                 oldest = self._resolve(since).stat().st_mtime_ns
                 for entry in entries:
-                    if is_temporary(entry.name) and entry.is_file(follow_symlinks=False):
+                    if TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                         with contextlib.suppress(OSError):  # Gone already, or another user's.
                             if entry.stat(follow_symlinks=False).st_mtime_ns < oldest:
                                 os.unlink(entry.path)
@@ -278,7 +278,7 @@ class LocalStore(Store):
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise self._unavailable(prefix, error) from error
+            raise self._error(prefix, error) from error
 
     def _prune(self, folder: Path) -> None:
         """Removes `folder` and those above it while they are empty: an object store has no empty folders."""
@@ -297,9 +297,9 @@ class LocalStore(Store):
             if missing_is_error:
                 raise NotFound(name, self.url) from error
         except OSError as error:
-            raise self._unavailable(name, error) from error
+            raise self._error(name, error) from error
 
-    def _unavailable(self, name: str, error: OSError) -> StoreUnavailable | UnsafeName:
+    def _error(self, name: str, error: OSError) -> StoreUnavailable | UnsafeName:
         if error.errno == errno.ELOOP:
             return UnsafeName(
                 f"Expected {name!r} to lie in {self.url}. Received: symbolic links that lead in a circle. Remove them."

@@ -10,11 +10,7 @@ from typing import Generic, TypeVar
 
 
 class Overlap:
-    """The files that one thread has written, and that are not stored yet.
-
-    Args:
-        most: How many there may be at a time.
-    """
+    """The files that one thread has written and that are not stored yet, `most` of them at a time."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -31,12 +27,7 @@ class Overlap:
             wait(self._under_way, return_when=FIRST_COMPLETED)
 
     def add(self, storing: Future[None], discard: Callable[[], None]) -> None:
-        """Takes over a file that is completely written.
-
-        Args:
-            storing: Stores it.
-            discard: Called instead, if that is given up before it has begun.
-        """
+        """Takes over a written file that `storing` stores; `discard` is called if that is given up before it begins."""
         self._under_way[storing] = discard
 
     def finish(self) -> None:
@@ -57,13 +48,10 @@ Each = TypeVar("Each", bound=Overlap)
 
 
 class Overlaps(threading.local, Generic[Each]):
-    """The block of `Store.overlapped` that each thread is in.
-
-    Attributes:
-        current: What this thread's files are added to; None outside of such a block.
-    """
+    """The block of `Store.overlapped` that each thread is in."""
 
     current: Each | None = None
+    """What this thread's files are added to; None outside of such a block."""
 
     @contextlib.contextmanager
     def block(self, overlap: Each) -> Iterator[None]:

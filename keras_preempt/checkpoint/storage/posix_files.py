@@ -1,4 +1,4 @@
-"""Durable files on a POSIX file system."""
+"""Durable files on a POSIX file system, and what to do about its errors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pathlib import Path
 from keras_preempt.checkpoint.storage.store import TEMPORARY_PREFIX, Buffer
 
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
-_TEMPORARY = re.compile(rf"{re.escape(TEMPORARY_PREFIX)}(?:[0-9]+-[0-9a-f]{{16}}|lock-.+)")
+TEMPORARY = re.compile(rf"{re.escape(TEMPORARY_PREFIX)}(?:[0-9]+-[0-9a-f]{{16}}|lock-.+)")
+"""The names that half-written files and their locks have here."""
+
 _LOCK_TIMEOUT = 5.0  # seconds; the lock is held for the time of a rename
 _LOCK_POLL = 0.01  # seconds
-_FOLDER_ATTEMPTS = (
-    10  # times that a folder may vanish, because another process removes empty ones, before a file is in it
-)
+_FOLDER_ATTEMPTS = 10  # times that a folder may vanish before a file is in it, since others remove empty ones
 
 
 def write_all(descriptor: int, buffer: Buffer) -> None:
@@ -36,11 +36,6 @@ def open_temporary(folder: Path) -> tuple[int, Path]:
     return open_in_folder(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC), path
 
 
-def is_temporary(name: str) -> bool:
-    """Whether a name is one that a half-written file, or the lock of one, has here."""
-    return _TEMPORARY.fullmatch(name) is not None
-
-
 def remove_temporary(path: Path) -> None:
     """Removes a file with a temporary name; one that cannot be removed is no error: the next start removes it."""
     with contextlib.suppress(OSError):
@@ -49,12 +44,14 @@ def remove_temporary(path: Path) -> None:
 
 def open_in_folder(path: Path, flags: int) -> int:
     """Opens a file and makes its folders, each of which another process may remove while it is empty."""
-    for _ in range(_FOLDER_ATTEMPTS - 1):
-        with contextlib.suppress(FileNotFoundError):
+    for attempt in range(1, _FOLDER_ATTEMPTS + 1):
+        try:
             make_folder(path.parent)
             return os.open(path, flags, 0o666)
-    make_folder(path.parent)
-    return os.open(path, flags, 0o666)
+        except FileNotFoundError:
+            if attempt == _FOLDER_ATTEMPTS:
+                raise
+    raise AssertionError("the last attempt returns or raises")
 
 
 def make_folder(folder: Path) -> None:
@@ -91,19 +88,14 @@ def give_name(temporary: Path, target: Path) -> bool:
         os.link(temporary, target)
     except FileExistsError:
         # Over NFS a link that succeeded is reported as existing when its answer was lost and it was retried.
-        return _same_file(temporary, target)
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samestat(temporary.lstat(), target.lstat())
+        return False
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
             raise
         return _rename_under_lock(temporary, target)
     return True
-
-
-def _same_file(one: Path, other: Path) -> bool:
-    try:
-        return os.path.samestat(one.lstat(), other.lstat())
-    except FileNotFoundError:
-        return False
 
 
 def _rename_under_lock(temporary: Path, target: Path) -> bool:
@@ -144,3 +136,42 @@ def remove_folder(folder: Path) -> None:
                     path.rmdir()
     with contextlib.suppress(FileNotFoundError):
         folder.rmdir()
+
+
+_A_FILE_IN_THE_WAY = "A part of that path is a file: remove it, or pass another directory."
+_NO_RIGHT = (
+    "Give the user that the job runs as the right to write there (chown, chmod), or pass another directory."
+)
+
+_ADVICE = {
+    errno.EACCES: _NO_RIGHT,
+    errno.EPERM: _NO_RIGHT,
+    errno.EROFS: (
+        "That file system is mounted read-only, which no permission changes: mount it for writing (in a pod: without "
+        "readOnly; after an error of the disk: repair it first), or pass a directory on another one."
+    ),
+    errno.ENOSPC: (
+        "That file system is full: free some space (files, if `df -i` shows no free inodes), or pass a directory on a "
+        "larger one."
+    ),
+    errno.EDQUOT: "The quota there is used up: free some space, have the quota raised, or pass another directory.",
+    errno.ENOENT: "There is no such folder: make it, or pass another directory.",
+    errno.ENOTDIR: _A_FILE_IN_THE_WAY,
+    errno.EEXIST: _A_FILE_IN_THE_WAY,
+    errno.ESTALE: (
+        "The server of that network file system does not know the folder any more: mount it again, or pass another "
+        "directory."
+    ),
+    errno.EIO: (
+        "The disk, or the server of that file system, has failed: look at the kernel's log (dmesg), or pass a "
+        "directory on another one."
+    ),
+}
+
+
+def advice(error: OSError) -> str:
+    """Returns what helps against an error of reading or writing in a directory, in words."""
+    return _ADVICE.get(
+        error.errno or 0,
+        "Check the permissions, the free space and the health of that file system, or pass another directory.",
+    )

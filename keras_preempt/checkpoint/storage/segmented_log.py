@@ -71,10 +71,9 @@ class SegmentedLog(LineSink):
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Hands over what is left and ends the thread; within `PATIENCE` seconds, or by the deadline.
+        """Hands over what is left and ends the thread, within `PATIENCE` seconds or by the deadline.
 
-        Raises:
-            StoreUnavailable: Something could not be handed over.
+        Raises `StoreUnavailable` if something could not be handed over.
         """
         with self._changed:
             if self._closed:
@@ -130,10 +129,9 @@ class SegmentedLog(LineSink):
         return len(data)
 
     def _settle(self) -> int:
-        """Finds out what became of a segment that may be stored by now: stored twice, its lines would count twice.
+        """Returns how many bytes of the lines are in a segment of which it was not known whether it is stored.
 
-        Returns:
-            How many bytes of the lines are in it.
+        Stored twice, they would count twice.
         """
         if self._uncertain is None or self._number is None:
             return 0
@@ -141,16 +139,18 @@ class SegmentedLog(LineSink):
         try:
             self._store.create(name, data)
         except AlreadyExists:
-            if (
-                self._store.read(name, limit=LARGEST) != data
-            ):  # It belongs to another process that appends to the same log.
+            if self._store.read(name, limit=LARGEST) != data:  # Another process appends to the same log.
                 data = b""
         self._uncertain = None
         return len(data)
 
     def _create_next(self, data: bytes) -> None:
         if self._number is None:
-            self._number = self._last_number()
+            folder, _, name = self._name.rpartition("/")
+            stem, dot, suffix = name.partition(".jsonl")
+            segment = re.compile(rf"{re.escape(stem)}-([0-9]{{4,9}}){re.escape(dot + suffix)}")
+            matches = (segment.fullmatch(child) for child in self._store.children(folder))
+            self._number = max((int(match[1]) for match in matches if match), default=0)
         while True:
             self._number += 1
             try:
@@ -161,13 +161,6 @@ class SegmentedLog(LineSink):
                 self._uncertain = data
                 raise
             return
-
-    def _last_number(self) -> int:
-        folder, _, name = self._name.rpartition("/")
-        stem, dot, suffix = name.partition(".jsonl")
-        segment = re.compile(rf"{re.escape(stem)}-([0-9]{{4,9}}){re.escape(dot + suffix)}")
-        matches = (segment.fullmatch(child) for child in self._store.children(folder))
-        return max((int(match.group(1)) for match in matches if match), default=0)
 
 
 def segment_name(log: str, number: int) -> str:

@@ -23,8 +23,7 @@ from typing import IO, Any
 import google_crc32c
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
-from keras_preempt.checkpoint.storage.advice import advice
-from keras_preempt.checkpoint.storage.posix_files import write_all
+from keras_preempt.checkpoint.storage.posix_files import advice, write_all
 from keras_preempt.checkpoint.storage.store import Buffer
 from keras_preempt.process.words import counted
 
@@ -53,16 +52,13 @@ class StagingDirectory:
     Args:
         root: An existing directory on a local disk to make it in; None for the system's temporary directory.
         purpose: A word for its name.
-
-    Raises:
-        StoreUnavailable: It cannot be made there.
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None, *, purpose: str = "staging") -> None:
         self._root = Path(tempfile.gettempdir() if root is None else os.path.expanduser(os.fspath(root)))
         try:
             sweep(self._root)
-            self._path, self._lock = _make(self._root, purpose)
+            self.path, self._lock = _make(self._root, purpose)
         except OSError as error:
             raise StoreUnavailable(
                 f"Expected a directory on a local disk to stage files in. Received: {self._root} "
@@ -70,21 +66,12 @@ class StagingDirectory:
             ) from error
         self._owner = os.getpid()
         # Unlike __del__ this also runs at the exit of the interpreter, before modules are taken apart.
-        self._finalizer = weakref.finalize(self, _remove, self._path, self._lock, self._owner)
+        self._finalizer = weakref.finalize(self, _remove, self.path, self._lock, self._owner)
         _living.add(self)
 
-    @property
-    def path(self) -> Path:
-        """Where it is."""
-        return self._path
-
     def needs(self, size: int) -> None:
-        """Makes sure that files of `size` bytes fit.
-
-        Raises:
-            StoreUnavailable: They do not; the message says how much is free.
-        """
-        free = shutil.disk_usage(self._path).free
+        """Raises `StoreUnavailable` unless files of `size` bytes fit."""
+        free = shutil.disk_usage(self.path).free
         if free < size:
             raise StoreUnavailable(
                 errno.ENOSPC,
@@ -95,10 +82,10 @@ class StagingDirectory:
     def file(self) -> IO[bytes]:
         """Opens a new file for writing and reading that has no name, so that it can never be left behind."""
         try:
-            return tempfile.TemporaryFile(dir=self._path, buffering=0)
+            return tempfile.TemporaryFile(dir=self.path, buffering=0)
         except OSError as error:
             raise StoreUnavailable(
-                f"Expected to stage a file in {self._path}, which is in staging_dir or else TMPDIR. Received: "
+                f"Expected to stage a file in {self.path}, which is in staging_dir or else TMPDIR. Received: "
                 f"{error.strerror or error}. {advice(error)}"
             ) from error
 
@@ -114,13 +101,7 @@ class StagingDirectory:
 
 
 def sweep(root: Path) -> list[Path]:
-    """Removes the staging directories below `root` whose owners are dead.
-
-    Only this user's are touched, and none whose lock is held.
-
-    Returns:
-        Those that were removed.
-    """
+    """Removes this user's staging directories below `root` whose owners are dead, and returns them."""
     swept = []
     with os.scandir(root) as entries:
         found = [entry for entry in entries if _NAME.fullmatch(entry.name)]
@@ -201,16 +182,7 @@ os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 class StagedWriter:
-    """Writes all of each buffer to a staged file.
-
-    Args:
-        file: Where to, unbuffered.
-        name: The file that it becomes, for messages.
-
-    Attributes:
-        size: Bytes written.
-        crc32c: Their sum.
-    """
+    """Writes all of each buffer to a staged, unbuffered file; keeps the `size` and the `crc32c` of what was written."""
 
     def __init__(self, file: IO[bytes], name: str) -> None:
         self._file = file
@@ -219,7 +191,6 @@ class StagedWriter:
         self.crc32c = 0
 
     def write(self, buffer: Buffer) -> None:
-        """See `store.Writer`."""
         data = buffer if isinstance(buffer, bytes) else bytes(buffer)  # the sum takes bytes alone
         try:
             write_all(self._file.fileno(), data)

@@ -55,6 +55,11 @@ def check_name(name: str) -> str:
     return name
 
 
+def is_safe(name: str) -> bool:
+    """Whether `check_name` takes a name."""
+    return _why_unsafe(name) is None
+
+
 def _why_unsafe(name: object) -> str | None:
     if not isinstance(name, str):
         return "not a string"

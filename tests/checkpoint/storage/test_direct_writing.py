@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
-from keras_preempt.checkpoint.storage.direct_writing import BLOCK, BLOCKS, Blocks, BlockWriter
 from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.checkpoint.storage.local_writing import BLOCK, BLOCKS, Blocks, BlockWriter
 from tests.checkpoint.builders import snapshot
 
 SIZES = (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 4097)

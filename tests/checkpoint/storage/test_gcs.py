@@ -17,7 +17,7 @@ from google.oauth2.credentials import Credentials
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.storage import budget, gcs, gcs_client
 from keras_preempt.checkpoint.storage.gcs import GcsStore
-from keras_preempt.checkpoint.storage.gcs_place import GcsPlace
+from keras_preempt.checkpoint.storage.gcs_client import GcsPlace
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.testing import FakeGcs
 
