@@ -11,6 +11,7 @@ from keras_preempt.report.account import Account, JobStart, ReportedNotice, Save
 from keras_preempt.report.event import Record, process_began, seconds, whole, words
 from keras_preempt.report.worker_run import (
     IDLE,
+    TRAIN,
     UNACCOUNTED,
     End,
     Timeline,
@@ -62,17 +63,39 @@ def account(
     found = [*gaps, *_missing(starts, logs)]
     if assumed:
         found.append(
-            f"{_some_workers(assumed)}: no end is recorded, and the process cannot be looked at from here: taken as "
+            f"{some(assumed, _NAMED)}: no end is recorded, and the process cannot be looked at from here: taken as "
             "running until now; if it is over, pass --over"
         )
+    workers = _workers(starts, logs)
+    wall = sum(worker.wall for worker in workers)
+    bounds = [start.lost_at_most for start in starts]
+    steps, seconds_of_steps = 0, 0.0
+    for worker in (start.reference for start in starts):
+        if len(worker.samples) > 1:
+            first, last = worker.samples[0], worker.samples[-1]
+            steps += last.step - first.step
+            seconds_of_steps += worker.seconds(TRAIN, first.at, last.at)
     return Account(
-        tuple(starts), tuple(_workers(starts, logs)), tuple(_notices(records)), tuple(saves), tuple(found)
+        starts=tuple(starts),
+        workers=tuple(workers),
+        notices=tuple(_notices(records)),
+        saves=tuple(saves),
+        gaps=tuple(found),
+        began=min(worker.began for worker in workers),
+        ended=max(worker.ended for worker in workers),
+        goodput=sum(worker.useful for worker in workers) / wall if wall else 0.0,
+        speed=steps / seconds_of_steps if steps and seconds_of_steps else None,
+        step=(starts[-1].last_step or 0) - starts[-1].lost,
+        steps_run=sum(start.steps_run for start in starts),
+        lost=sum(start.lost for start in starts),
+        lost_exactly=all(start.lost_exactly for start in starts),
+        lost_at_most=None if None in bounds else sum(bound or 0 for bound in bounds),
     )
 
 
 def _worker_runs(
     logs: _Logs, now: float | None, is_alive: Callable[[object], bool | None]
-) -> tuple[list[WorkerRun], list[int]]:
+) -> tuple[list[WorkerRun], list[str]]:
     """Follows all workers through all starts; also returns the workers that are only assumed to run."""
     last = max((number for number, _ in logs), default=0)
     began: defaultdict[int, list[float]] = defaultdict(list)
@@ -81,7 +104,7 @@ def _worker_runs(
         began[number].append(process_began(logs[number, member]))
         starts_of[member].append(number)
     found: list[WorkerRun] = []
-    assumed: list[int] = []
+    assumed: list[str] = []
     for member, numbers in starts_of.items():
         since: float | None = None
         for number, following in zip(numbers, [*numbers[1:], None], strict=True):
@@ -98,7 +121,7 @@ def _worker_runs(
                 found.append(run)
                 since = run.ended
                 if run.end is End.RUNNING and alive is None:
-                    assumed.append(member)
+                    assumed.append(f"w{member}")
     return found, assumed
 
 
@@ -106,15 +129,21 @@ def _job_start(number: int, records: Sequence[Record], workers: Sequence[WorkerR
     restore: Record = next((record for record in records if record["event"] == "restore"), {})
     members = [whole(record, "members") or 0 for record in records if record["event"] == "start"]
     skipped = restore.get("skipped")
+    first = max((each.first_step for each in workers if each.first_step is not None), default=None)
+    last = max((each.last_step for each in workers if each.last_step is not None), default=None)
     end, why = _end(records, workers)
     return JobStart(
         number=number,
         workers=tuple(workers),
         members=max([*members, len(workers)]),
+        began=min(worker.began for worker in workers),
+        ended=max(worker.ended for worker in workers),
         end=end,
         why=why,
-        first_step=max((each.first_step for each in workers if each.first_step is not None), default=None),
-        last_step=max((each.last_step for each in workers if each.last_step is not None), default=None),
+        reference=max(workers, key=lambda each: each.samples[-1].step if len(each.samples) > 1 else -1),
+        first_step=first,
+        last_step=last,
+        steps_run=0 if first is None else max(0, (last or 0) - first),
         restored=words(restore, "checkpoint"),
         skipped=tuple(text[:500] for text in skipped if isinstance(text, str))
         if isinstance(skipped, list)
@@ -166,7 +195,7 @@ def _workers(starts: Sequence[JobStart], logs: _Logs) -> list[Worker]:
                 ]
                 saved_at = max(times, default=None)
             useful[worker.member] += worker.useful_seconds(kept_until, saved_at)
-    return [Worker(member, tuple(line.spans), useful[member]) for member, line in sorted(timelines.items())]
+    return [Worker(tuple(line.spans), member, useful[member]) for member, line in sorted(timelines.items())]
 
 
 def _notices(records: Sequence[Record]) -> list[ReportedNotice]:
@@ -213,10 +242,9 @@ def _missing(starts: Sequence[JobStart], logs: _Logs) -> list[str]:
     for start in starts:
         if len(start.workers) < start.members:
             there = {worker.member for worker in start.workers}
-            absent = [member for member in range(min(start.members, _MOST_MEMBERS)) if member not in there]
-            found.append(
-                f"start {start.number}: no events of {_some_workers(absent)}, out of {start.members} workers"
-            )
+            expected = range(min(start.members, _MOST_MEMBERS))
+            absent = some([f"w{member}" for member in expected if member not in there], _NAMED)
+            found.append(f"start {start.number}: no events of {absent}, out of {start.members} workers")
         for worker in start.workers:
             name = f"start {start.number}, w{worker.member}"
             if not any(record["event"] == "start" for record in logs[start.number, worker.member]):
@@ -225,10 +253,6 @@ def _missing(starts: Sequence[JobStart], logs: _Logs) -> list[str]:
             if unknown > 0:
                 found.append(f"{name}: events are missing, so {unknown:.1f} s are not accounted for")
     return found
-
-
-def _some_workers(members: Sequence[int]) -> str:
-    return some([f"w{member}" for member in members], _NAMED)
 
 
 def with_losses(starts: Sequence[JobStart], saves: Sequence[Save]) -> list[JobStart]:

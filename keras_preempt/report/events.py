@@ -16,7 +16,7 @@ import re
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from keras_preempt.agreement.alignment import Position
@@ -25,10 +25,9 @@ from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable, TooLarge
 from keras_preempt.checkpoint.layout import EVENTS
 from keras_preempt.checkpoint.storage.store import LineSink, Store
 from keras_preempt.process import this_process
-from keras_preempt.process.json_fields import loads
+from keras_preempt.process.json_fields import loads, number
 from keras_preempt.process.words import counted
-from keras_preempt.report.clocks import in_order
-from keras_preempt.report.event import SCHEMA, Event, seconds
+from keras_preempt.report.event import LATEST, SCHEMA, Event, process_began, seconds, whole, words
 
 logger = logging.getLogger("keras_preempt")
 
@@ -47,6 +46,10 @@ MOST_KEPT = 4 << 20
 
 MOST_MARKS = 256
 """Marks that an event has at most; of more, every second one is left out."""
+
+
+_MOMENTS = ("time", "started_at", "began_at", "read_at", "ready_at", "received_at", "deadline")
+"""Fields in seconds since 1970, beside those of "passed"."""
 
 
 class EventLog:
@@ -175,8 +178,7 @@ def read(
 ) -> list[dict[str, Any]]:
     """Returns the events of all starts and workers of a run, each with "incarnation", in the order of their times.
 
-    Times of clocks that are behind are moved, see `clocks`. A line that a killed process left half-written, or that is
-    not an event, is skipped.
+    Times of clocks that are behind are moved, see `in_order`. Lines that are half-written or not an event are skipped.
 
     Args:
         store: The run's directory, local or in a bucket.
@@ -211,8 +213,8 @@ def read(
         if log.segment is not None:
             segments[f"{log.incarnation:05d}.w{log.member:05d}"].append(log.segment)
         member = {} if log.member is None else {"member": log.member}
-        for number, event in enumerate(parse(name, data, gaps.append)):
-            order = (event["time"], log.incarnation, log.member or 0, log.segment or 0, number)
+        for index, event in enumerate(parse(name, data, gaps.append)):
+            order = (event["time"], log.incarnation, log.member or 0, log.segment or 0, index)
             found.append((order, {**event, "incarnation": log.incarnation, **member}))
     for start, numbers in segments.items():
         missing = max(numbers) - len(numbers)
@@ -230,14 +232,14 @@ def parse(name: str, data: bytes, on_gap: Callable[[str], object] = lambda gap: 
     good, bad = [], []
     newer: Counter[str] = Counter()
     lines = data.splitlines()
-    for number, text in enumerate(lines, 1):
+    for index, text in enumerate(lines, 1):
         try:
             event = loads(text)
         except ValueError:
             event = None
         kind = event.get("event") if isinstance(event, dict) else None
         if not isinstance(kind, str) or seconds(event, "time") is None:
-            bad.append(number)
+            bad.append(index)
             continue
         version = event.get("format", 1)  # Format 1 does not say so.
         if isinstance(version, int) and version > FORMAT:
@@ -259,6 +261,58 @@ def parse(name: str, data: bytes, on_gap: Callable[[str], object] = lambda gap: 
             "newer keras-preempt"
         )
     return good
+
+
+def in_order(records: Sequence[dict[str, Any]], on_gap: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Returns the events of a run with the times of clocks that are behind moved, in the order of their times.
+
+    Machines' clocks differ. A start is claimed after the one before it, and a checkpoint is restored after it was
+    committed. Where the times of a worker say otherwise, the clock of its machine is behind those of the start before,
+    and all its times there are moved: it then begins when the start before it ends, which is the least that it can be
+    behind. `records` are in the order of their times; `on_gap` gets one sentence for each worker that is moved.
+    """
+    logs: defaultdict[int, defaultdict[int | None, list[dict[str, Any]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for record in records:
+        logs[record["incarnation"]][whole(record, "member")].append(record)
+    found: list[dict[str, Any]] = []
+    claimed = ended = 0.0
+    committed: dict[str, float] = {}
+    for start, members in sorted(logs.items()):
+        own: list[dict[str, Any]] = []
+        for member, log in members.items():
+            restored = next((words(each, "checkpoint") for each in log if each["event"] == "restore"), None)
+            saved = committed.get((restored or "").rpartition("/")[2], 0.0)
+            earliest = {"start": claimed, "restore": saved}
+            if any(record["time"] < earliest.get(record["event"], 0.0) for record in log):
+                behind = ended - process_began(log)
+                on_gap(
+                    f"start {start}, w{member}: the clock of its machine was {behind:.0f} s or more behind; its times "
+                    "are moved by that"
+                )
+                log = [_moved(record, behind) for record in log]
+            own += log
+        claimed = max([claimed, *(record["time"] for record in own if record["event"] == "start")])
+        ended = max(record["time"] for record in own)
+        for record in own:
+            if record["event"] == "commit" and (attempt := words(record, "attempt")) is not None:
+                committed.setdefault(attempt, record["time"])
+        found += own
+    return sorted(found, key=lambda record: record["time"])
+
+
+def _moved(record: dict[str, Any], by: float) -> dict[str, Any]:
+    moved = {**record}
+    moved |= {name: moment + by for name in _MOMENTS if (moment := seconds(record, name)) is not None}
+    if isinstance(passed := record.get("passed"), list):
+        moved["passed"] = [
+            [mark[0] + by, *mark[1:]]
+            if isinstance(mark, list) and mark and number(mark[0], 0.0, LATEST) is not None
+            else mark
+            for mark in passed
+        ]
+    return moved
 
 
 class Milestones:

@@ -25,25 +25,15 @@ _ORDER = ("start", "train", "notice", "save", "worker", "end")
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing that happened.
+    """One thing that happened."""
 
-    Attributes:
-        key: Identifies it among all entries of the run, now and later: letters, digits and '-'.
-        at: When, in seconds since 1970.
-        start: The number of the start.
-        what: One of `_ORDER`.
-        words: The same in words.
-        end: How that start or worker ended, if it did.
-        alike: The same for entries of a kind, in words; empty for those that are always shown.
-    """
-
-    key: str
-    at: float
-    start: int
-    what: str
-    words: str
-    end: End | None = None
-    alike: str = ""
+    key: str  # identifies it among all entries of the run, now and later: letters, digits and '-'
+    at: float  # in seconds since 1970
+    start: int  # the number of the start
+    what: str  # one of `_ORDER`
+    words: str  # the same in words
+    end: End | None = None  # how that start or worker ended, if it did
+    alike: str = ""  # the same for entries of a kind, in words; empty for those that are always shown
 
 
 def entries(account: Account) -> list[Entry]:
@@ -117,9 +107,7 @@ def loss_links(account: Account, start: JobStart) -> list[tuple[str, str]]:
 def shortened(all_entries: Sequence[Entry], needed: Collection[str]) -> list[Entry]:
     """Leaves out the oldest saves and notices, and then whatever is oldest, until `MOST` are left.
 
-    Args:
-        all_entries: In the order of time.
-        needed: The keys of those that something refers to. They stay as long as anything else can go.
+    Those whose keys are `needed`, since something refers to them, stay as long as anything else can go.
     """
     spare = [each.key for each in all_entries if each.key not in needed and each.what in ("save", "notice")]
     is_spare = set(spare)
@@ -129,12 +117,7 @@ def shortened(all_entries: Sequence[Entry], needed: Collection[str]) -> list[Ent
 
 
 def folded(shown: Sequence[Entry], needed: Collection[str]) -> Iterator[tuple[str, list[Entry]]]:
-    """Yields entries in a row that are of a kind, with what they have in common in words; one by one without words.
-
-    Args:
-        shown: In the order of time.
-        needed: The keys of those that something refers to; they stand alone.
-    """
+    """Yields entries in a row that are of a kind, with what they have in common in words; `needed` ones stand alone."""
     for alike, found in itertools.groupby(shown, lambda entry: "" if entry.key in needed else entry.alike):
         row = list(found)
         if alike and len(row) >= _FOLDED:

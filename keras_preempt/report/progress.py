@@ -46,19 +46,11 @@ def progress(
     clock: Callable[[], float] = time.monotonic,
     console: Console | None = None,
 ) -> Iterator[Step]:
-    """Shows the progress of the block.
+    """Shows the progress of the block in which a `task` such as "Replaying the input" is done.
 
-    Args:
-        task: The name of the operation, such as "Replaying the input".
-        total: How much there is to do, in what the yielded function counts.
-        unit: The unit that is shown, in the plural.
-        scale: How much of what is counted makes one unit, such as 2**20 for bytes that are shown as MiB.
-        clock: Returns seconds since any moment.
-        console: Where a bar is drawn, if that is a terminal; None for standard error.
-
-    Yields:
-        A function to call after each piece, with how much was done since the last call. A negative number takes back
-        what has to be done again. Several threads may call it at once.
+    Yields a function to call after each piece, with how much of `total` was done since the last call. A negative number
+    takes back what has to be done again. Several threads may call it at once. `scale` of what is counted make one
+    `unit`, such as 2**20 bytes a MiB. A bar is drawn on `console`, by default standard error, if that is a terminal.
     """
     shown = _Shown(task, total, unit, scale, clock, console)
     try:
@@ -82,8 +74,7 @@ class InBackground:
     @contextmanager
     def transfer(self, task: str, total: int) -> Iterator[Step]:
         """Like `transfer`; called in the thread that works."""
-        shown = _Shown(task, total, "MiB", MIB)
-        shown.hide()
+        shown = _Shown(task, total, "MiB", MIB, patience=_NEVER)
         # Set before `_waited_for` is read, as `waited_for` sets that before it reads this: one of them sees the other.
         self._shown = shown
         if self._waited_for:
@@ -116,12 +107,13 @@ class _Shown:
         scale: int,
         clock: Callable[[], float] = time.monotonic,
         console: Console | None = None,
+        patience: float | None = None,
     ) -> None:
         self._task, self._total, self._unit, self._scale = task, total, unit, scale
         self._clock, self._console = clock, console or Console(file=sys.stderr)
         self._digits = 1 if scale > 1 and total < 10 * scale else 0
         self._began = clock()
-        self._next = self._began + PATIENCE
+        self._next = self._began + (PATIENCE if patience is None else patience)
         self._ended = False
         self._done = 0
         self._bar: Progress | None = None
@@ -147,9 +139,6 @@ class _Shown:
             seconds = now - self._began
             left = seconds / self._done * (self._total - self._done) if self._done > 0 else 0.0
             logger.info("%s: %s in %.0f s, about %.0f s left.", self._task, so_far, seconds, max(0.0, left))
-
-    def hide(self) -> None:
-        self._next = _NEVER
 
     def reveal(self) -> None:
         """Shows what was hidden, if it is not over within a moment from now."""

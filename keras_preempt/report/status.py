@@ -55,28 +55,19 @@ class Steps(Protocol):
 
 
 class Status:
-    """What this worker reports of its fit.
-
-    Attributes:
-        finished: Whether training is finished.
-        saved: Whether the checkpoint of the end is committed.
-        committed: The folder of that checkpoint.
-        exit_code: The exit status of a preemption.
-        notices: When notices came, in seconds since 1970.
-        aligned_at: When this worker reached the agreed boundary.
-        committed_at: When the checkpoint was committed.
-        last_saved: The step of the last checkpoint that this worker knows of, also of an earlier start; 0 for none.
-    """
+    """What this worker reports of its fit. Times are in seconds since 1970."""
 
     def __init__(self) -> None:
-        self.finished = False
-        self.saved = False
-        self.committed: str | None = None
-        self.exit_code: int | None = None
-        self.notices: list[float] = []
-        self.aligned_at: float | None = None
+        self.finished = False  # whether training is
+        self.saved = False  # whether the checkpoint of the end is committed
+        self.committed: str | None = None  # the folder of that checkpoint
+        self.exit_code: int | None = None  # of a preemption
+        self.notices: list[float] = []  # when they came
+        self.aligned_at: float | None = None  # when this worker reached the agreed boundary
         self.committed_at: float | None = None
-        self.last_saved = 0
+        self.last_saved = (
+            0  # the step of the last checkpoint that this worker knows of, also of an earlier start
+        )
         self._directory = ""
         self._seconds: dict[str, float] = {"import and build": 0.0}
         self._training_since: float | None = None

@@ -24,19 +24,12 @@ _Row = TypeVar("_Row")
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
-
-    Attributes:
-        key: Identifies it, for the style of the page.
-        title: What readers see above it.
-        left: Whether it holds text, which is aligned to the left. The first column always is.
-        page_only: Whether a terminal has no room for it.
-    """
+    """A column of a table. Its key identifies it, for the style of the page; its title is what readers see."""
 
     key: str
     title: str
-    left: bool = False
-    page_only: bool = False
+    left: bool = False  # it holds text, which is aligned to the left; the first column always is
+    page_only: bool = False  # a terminal has no room for it
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ training or a save: the point is left out, which is logged once, and the next on
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import threading
 import time
@@ -127,7 +128,7 @@ class Points:
             found = account(records, (), time.time(), this_process.is_alive)
             taken = _taken_steps(records, self._incarnation)
             if not at_the_end:
-                self._first_point = step = _free_step(taken, step)
+                self._first_point = step = next(free for free in itertools.count(step) if free not in taken)
             elif step in taken or step == self._first_point:
                 return
             if found is not None:
@@ -161,14 +162,7 @@ def _taken_steps(records: Sequence[Record], incarnation: int) -> set[int]:
         if record.get("member") != 0 or record["incarnation"] >= incarnation or not isinstance(step, int):
             continue
         if record["event"] == "first_step" and record["incarnation"] > 1:
-            taken.add(_free_step(taken, step))
+            taken.add(next(free for free in itertools.count(step) if free not in taken))
         elif record["event"] == "finish":
             taken.add(step)
     return taken
-
-
-def _free_step(taken: set[int], step: int) -> int:
-    """Returns the first step from `step` on that is not taken."""
-    while step in taken:
-        step += 1
-    return step

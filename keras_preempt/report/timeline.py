@@ -5,13 +5,15 @@ It is drawn twice, for a wide page and for a phone; `style.STYLE` shows one of t
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from keras_preempt.report import journal
 from keras_preempt.report.account import Account, JobStart, Worker
-from keras_preempt.report.throughput import Stretch, split
+from keras_preempt.report.throughput import Stretch, split, stretches
 from keras_preempt.report.wording import clock, ended, length, speed, steps
 from keras_preempt.report.worker_run import HOLD, REPLAY, RESTORE, SAVE
 
@@ -21,25 +23,15 @@ MOST_ROWS = 64
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes in units of the picture, which a wide page shows as about as many pixels.
+    """Sizes in units of the picture, which a wide page shows as about as many pixels."""
 
-    Attributes:
-        name: The class of the picture.
-        width: Its width.
-        left: The room for the names of the workers and of the speeds.
-        row: From one worker to the next.
-        bar: The height of a worker's spans.
-        letter: The width of a letter, where it is largest.
-        most_ticks: Times on the axis.
-    """
-
-    name: str
+    name: str  # the class of the picture
     width: float
-    left: float
-    row: float
-    bar: float
-    letter: float
-    most_ticks: int
+    left: float  # the room for the names of the workers and of the speeds
+    row: float  # from one worker to the next
+    bar: float  # the height of a worker's spans
+    letter: float  # the width of a letter, where it is largest
+    most_ticks: int  # times on the axis
 
 
 WIDE = Shape("wide", 1000.0, 54.0, 30.0, 18.0, 9.0, 8)
@@ -173,7 +165,7 @@ class _Picture:
     def _speeds(self, top: float) -> Iterator[str]:
         """Draws steps a second over time; nothing if it is not known."""
         shape = self._shape
-        throughputs = [(start, self._joined(start.throughput)) for start in self._account.starts]
+        throughputs = [(start, self._visible_stretches(start)) for start in self._account.starts]
         highest = max((stretch.speed for _, found in throughputs for stretch in found), default=0.0)
         if not highest:
             return
@@ -188,16 +180,16 @@ class _Picture:
                 f'<line class="grid" x1="{shape.left:.0f}" x2="{shape.width - _RIGHT:.0f}" y1="{y:.1f}" y2="{y:.1f}"/>'
             )
             yield _text("tick", f"{shape.left - 8:.0f}", y + 4, "end", f"{number * step:g}", digits=1)
-        for start, stretches in throughputs:
+        for start, parts in throughputs:
             yield from self._pauses(start, top + _TITLE, bottom)
-            yield from self._curve(start, stretches, unit, bottom)
+            yield from self._curve(start, parts, unit, bottom)
         yield "</g>"
 
-    def _joined(self, stretches: Sequence[Stretch]) -> list[Stretch]:
+    def _visible_stretches(self, start: JobStart) -> list[Stretch]:
         """Joins stretches too short to be seen, so that a long run stays a small picture."""
         width = self._seconds / _MOST_SPEEDS
         found: list[Stretch] = []
-        for stretch in stretches:
+        for stretch in stretches(start.reference.samples):
             if found and (stretch.ended - stretch.began < width or found[-1].ended - found[-1].began < width):
                 before = found.pop()
                 stretch = Stretch(before.began, stretch.ended, before.first, stretch.last)
@@ -216,10 +208,11 @@ class _Picture:
                     f'height="{bottom - top:.1f}"><title>{title}</title></rect>'
                 )
 
-    def _curve(
-        self, start: JobStart, stretches: Sequence[Stretch], unit: float, bottom: float
-    ) -> Iterator[str]:
-        for was_lost, part in _by_loss(stretches, start.kept_until):
+    def _curve(self, start: JobStart, parts: Sequence[Stretch], unit: float, bottom: float) -> Iterator[str]:
+        kept = math.inf if start.kept_until is None else start.kept_until
+        pieces = (piece for part in parts for piece in split(part, start.kept_until))
+        for was_lost, group in itertools.groupby(pieces, lambda piece: piece.last > kept):
+            part = list(group)
             points = "M" + "L".join(
                 f"{self._x(each.began):.1f} {bottom - each.speed * unit:.1f}H{self._x(each.ended):.1f}"
                 for each in part
@@ -246,14 +239,3 @@ def _elapsed(seconds: float) -> str:
     if seconds < 3600:
         return f"{seconds / 60:g} min"
     return f"{seconds / 3600:g} h" if seconds < 2 * 86400 else f"{seconds / 86400:g} d"
-
-
-def _by_loss(stretches: Sequence[Stretch], kept_until: int | None) -> list[tuple[bool, list[Stretch]]]:
-    """Returns stretches in parts, each with whether its steps were lost."""
-    found: list[tuple[bool, list[Stretch]]] = []
-    for stretch in (part for whole in stretches for part in split(whole, kept_until)):
-        was_lost = kept_until is not None and stretch.last > kept_until
-        if not found or found[-1][0] is not was_lost:
-            found.append((was_lost, []))
-        found[-1][1].append(stretch)
-    return found

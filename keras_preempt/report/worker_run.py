@@ -7,6 +7,7 @@ without gaps. Where the event that should have come before is missing, the time 
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -94,39 +95,14 @@ class End(str, enum.Enum):
 
 
 @dataclass(frozen=True)
-class WorkerRun:
-    """One worker in one start.
+class Spent:
+    """All time of a worker, as spans without gaps and overlaps."""
 
-    Attributes:
-        incarnation: The number of the start.
-        member: The number of the worker.
-        spans: All its time, from the start of its process.
-        end: How it ended.
-        why: Details of that, in words; may be empty.
-        first_step: Training steps done when its first step was next; None if it did not get there.
-        last_step: Training steps done at its last event that says so.
-        exact: Whether it ended exactly there, and not possibly later.
-        samples: When how many steps were done, as far as known.
-        host: The machine that it ran on; None if it did not say.
-        versions: Those of its software, by name; empty if it did not say.
-        ahead: How many steps it can have done after `last_step`, if it did not end there; None if that is not known.
-    """
-
-    incarnation: int
-    member: int
     spans: tuple[Span, ...]
-    end: End
-    why: str
-    first_step: int | None
-    last_step: int | None
-    exact: bool
-    samples: tuple[Sample, ...]
-    host: str | None
-    versions: tuple[tuple[str, str], ...]
-    ahead: int | None
 
     @property
     def began(self) -> float:
+        """When its process, or the first one, was started, as far as known."""
         return self.spans[0].began
 
     @property
@@ -134,26 +110,45 @@ class WorkerRun:
         """When what is known of it ends."""
         return self.spans[-1].ended
 
-    def seconds(self, what: str) -> float:
-        return self.seconds_within(what, self.began, self.ended)
+    @property
+    def wall(self) -> float:
+        return self.ended - self.began
 
-    def seconds_within(self, what: str, began: float, ended: float) -> float:
+    def seconds(self, what: str, began: float = 0.0, ended: float = math.inf) -> float:
         """Seconds that it spent on something between two moments."""
         spans = [span for span in self.spans if span.what == what]
         return sum(max(0.0, min(span.ended, ended) - max(span.began, began)) for span in spans)
 
+
+@dataclass(frozen=True)
+class WorkerRun(Spent):
+    """One worker in one start."""
+
+    incarnation: int  # the number of the start
+    member: int  # the number of the worker
+    end: End
+    why: str  # details of that, in words; may be empty
+    first_step: int | None  # training steps done when its first step was next; None if it did not get there
+    last_step: int | None  # training steps done at its last event that says so
+    exact: bool  # whether it ended exactly there, and not possibly later
+    samples: tuple[Sample, ...]  # when how many steps were done, as far as known
+    host: str | None  # the machine that it ran on; None if it did not say
+    versions: tuple[tuple[str, str], ...]  # of its software, by name; empty if it did not say
+    ahead: (
+        int | None
+    )  # how many steps it can have done after `last_step`, if it did not end there; None: unknown
+
     def useful_seconds(self, kept_until: int | None, saved_at: float | None) -> float:
         """Seconds in which it trained steps that did not have to be run again.
 
-        Args:
-            kept_until: The step from which a later start continued, if this one has done it; else None.
-            saved_at: When this worker began to save that step; None if that is unknown.
+        A later start continued from step `kept_until` (None: nothing was lost), which was saved at `saved_at` (None:
+        unknown).
         """
         trained = self.seconds(TRAIN)
         if kept_until is None or self.first_step is None or self.last_step is None:
             return trained
         if not self.exact:
-            return self.seconds_within(TRAIN, self.began, saved_at or self.began)
+            return self.seconds(TRAIN, ended=saved_at or self.began)
         run = self.last_step - self.first_step
         kept = max(0, kept_until - self.first_step)
         return trained * (min(kept, run) / run if run else 1.0)

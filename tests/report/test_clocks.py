@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from keras_preempt.report.accounting import account
-from keras_preempt.report.clocks import in_order
+from keras_preempt.report.events import in_order
 from keras_preempt.report.worker_run import TRAIN, End
 from tests.report.story import Story
 

@@ -43,7 +43,7 @@ def test_the_speed_between_two_marks_is_the_steps_by_the_seconds() -> None:
 
 def test_a_save_in_the_background_is_a_pause_of_known_length() -> None:
     found = accounted(Story().begin().train(8, 4.0).save(0.5).train(9, 3.0).finish())
-    assert [stretch.speed for stretch in found.starts[0].throughput[:3]] == [2, 0, 3]
+    assert [stretch.speed for stretch in stretches(found.starts[0].reference.samples)[:3]] == [2, 0, 3]
     # 17 steps in 7 s of training: the save is none of it.
     assert found.speed == pytest.approx(17 / 7)
 
