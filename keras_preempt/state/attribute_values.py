@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,15 @@ _MAPPINGS = (dict, OrderedDict, Counter, defaultdict)
 CONTAINERS = (list, set, deque, np.ndarray, *_MAPPINGS)
 """Types whose content can change."""
 
-_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
+_GENERATORS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], object]]] = {
+    random.Random: (lambda it: it.getstate(), lambda it, state: it.setstate(state)),
+    np.random.Generator: (
+        lambda it: it.bit_generator.state,
+        lambda it, state: setattr(it.bit_generator, "state", state),
+    ),
+    np.random.RandomState: (lambda it: it.get_state(), lambda it, state: it.set_state(state)),
+}
+"""Types of random generators: what returns the state of one, and what sets it."""
 
 _KINDS: dict[Any, type] = {
     None: dict,
@@ -94,7 +102,7 @@ class AttributeWriter:
             self._weigh(value.nbytes)
             return self._leaf(value, place)
         if kind in _GENERATORS:
-            return {_TAG: kind.__name__, "state": self._leaf(_generator_state(value), place)}
+            return {_TAG: kind.__name__, "state": self._leaf(_GENERATORS[kind][0](value), place)}
         if kind is set:
             items = self._write_all(value, place)
             return {_TAG: "set", "items": sorted(items, key=json.dumps)}
@@ -175,8 +183,8 @@ class AttributeReader:
         return there
 
     def _fill(self, value: Any, written: Any, place: str) -> None:
-        if isinstance(value, _GENERATORS):
-            _set_generator_state(value, plain.decode(written["state"], self._arrays))
+        if type(value) in _GENERATORS:
+            _GENERATORS[type(value)][1](value, plain.decode(written["state"], self._arrays))
         elif isinstance(value, list):
             value[:] = self._read_all(written, place)
         elif isinstance(value, (set, deque)):
@@ -194,20 +202,3 @@ class AttributeReader:
 
     def _read_all(self, items: Iterable[Any], place: str) -> list[Any]:
         return [self.read(item, f"{place}/{number}") for number, item in enumerate(items)]
-
-
-def _generator_state(generator: Any) -> Any:
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
-    return generator.get_state()
-
-
-def _set_generator_state(generator: Any, state: Any) -> None:
-    if isinstance(generator, random.Random):
-        generator.setstate(state)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
-    else:
-        generator.set_state(state)

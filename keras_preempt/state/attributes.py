@@ -7,7 +7,6 @@ as a group of their own, since they differ between any two runs.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import logging
@@ -65,7 +64,7 @@ class Attributes:
         self._initial_arrays: dict[str, Array] = {}
         self._there: dict[str, Any] = {}
         self._others: dict[str, Any] = {}
-        self._told = {each.place for each, _ in self._not_plain()}
+        self._told = {each.place for each, _, not_plain in self._written(AttributeWriter({})) if not_plain}
 
     def begin(self) -> None:
         """Remembers the attributes as they are when the first epoch begins; only the first call does."""
@@ -73,11 +72,11 @@ class Attributes:
             return
         self._initial = {}
         writer = AttributeWriter(self._initial_arrays)
-        for each in self._all():
-            try:
-                self._initial[each.place] = writer.write(each.value, each.place)
-            except NotPlainError:
+        for each, written, not_plain in self._written(writer):
+            if not_plain:
                 self._others[each.place] = each.value
+            else:
+                self._initial[each.place] = written
         self._there = writer.objects
 
     def capture(self, arrays: dict[str, Array]) -> dict[str, Any]:
@@ -116,38 +115,35 @@ class Attributes:
 
     def not_plain(self, owner: str) -> dict[str, tuple[Any, str]]:
         """Returns the attributes of a callback that cannot be kept: their values, and what kind of value is in them."""
-        return {each.name: (each.value, kind) for each, kind in self._not_plain() if each.owner == owner}
-
-    def newly_unkept(self) -> list[str]:
-        """Returns in words the attributes that have come to hold what cannot be kept; each once."""
-        found = []
-        for each, kind in self._not_plain():
-            if each.place not in self._told and not is_same_in_each_start(each.value):
-                self._told.add(each.place)
-                found.append(f"{each.owner}.{each.name} ({kind})")
-        return found
+        written = self._written(AttributeWriter({}))
+        return {each.name: (each.value, kind) for each, _, kind in written if kind and each.owner == owner}
 
     def tell_unkept(self, member: int) -> None:
         """Logs on worker 0 which attributes have come to hold what cannot be kept; each once."""
-        if new := [] if member else self.newly_unkept():
+        new = []
+        for each, _, not_plain in self._written(AttributeWriter({})) if member == 0 else ():
+            if not_plain and each.place not in self._told and not is_same_in_each_start(each.value):
+                self._told.add(each.place)
+                new.append(f"{each.owner}.{each.name} ({not_plain})")
+        if new:
             what = f"{', '.join(new)} cannot be kept over a restart. {cure(new)}"
             logger.warning("Perhaps not exact after a preemption: %s.", what)
-
-    def _not_plain(self) -> Iterator[tuple[_Attribute, str]]:
-        writer = AttributeWriter({})
-        for each in self._all():
-            try:
-                writer.write(each.value, each.place)
-            except NotPlainError as error:
-                yield each, str(error)
 
     def is_kept(self, value: object) -> bool:
         """Whether an object is, or is in, an attribute that is kept."""
         writer = AttributeWriter({})
-        for each in self._all():
-            with contextlib.suppress(NotPlainError):
-                writer.write(each.value, each.place)
+        list(self._written(writer))
         return any(each is value for each in writer.objects.values())
+
+    def _written(self, writer: AttributeWriter) -> Iterator[tuple[_Attribute, Any, str]]:
+        """Yields each attribute with what the writer makes of it, and with what in it cannot be kept, if anything."""
+        for each in self._all():
+            written, not_plain = None, ""
+            try:
+                written = writer.write(each.value, each.place)
+            except NotPlainError as error:
+                not_plain = str(error)
+            yield each, written, not_plain
 
     def _all(self) -> Iterator[_Attribute]:
         for owner, callback in self._callbacks.items():

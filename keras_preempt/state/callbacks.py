@@ -11,9 +11,10 @@ file may also have stayed on another machine. So a checkpoint holds the rows, an
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from keras_preempt.backend.keras.callbacks import (
     take_up_step,
     variables_of,
 )
+from keras_preempt.backend.keras.model_parts import layers_of
+from keras_preempt.backend.user_code import is_a
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import background_saves, plain
 from keras_preempt.state.attributes import KEEPS, Attributes
@@ -42,7 +45,6 @@ from keras_preempt.state.callback_code import (
     variables_in,
 )
 from keras_preempt.state.lost_state import missed_by, unkept
-from keras_preempt.state.trained_layers import TrainedLayers
 
 logger = logging.getLogger("keras_preempt")
 
@@ -72,6 +74,59 @@ def refuse_rivals(callbacks: Iterable[keras.callbacks.Callback]) -> None:
                 f"{type(callback).__name__} beside it, which would put older weights over the restored ones. Remove "
                 'it; for saves while nothing happens there is PreemptionCallback(..., save_every="epoch").'
             )
+
+
+class TrainedLayers:
+    """Which layers and variables are trained, where callbacks change that while training goes on; else without a model.
+
+    A traced training step keeps what was trainable when it was traced, and its optimizer was built for that: in plain
+    Keras it does not train a layer that a callback unfreezes later. So a restarted process traces its step with what
+    was trainable then, and goes on with what was trainable at the save.
+    """
+
+    def __init__(self, model: keras.Model | None) -> None:
+        self._model = model
+        self._traced: str | None = None
+
+    def epoch_has_begun(self) -> None:
+        """The other callbacks have begun an epoch; in the first one, the step is traced next."""
+        if self._model is not None and self._traced is None:
+            self._traced = self._now()
+
+    def capture(self) -> dict[str, Any] | None:
+        return None if self._model is None else {"traced": self._traced, "now": self._now()}
+
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        if state is not None:
+            self._set(state["now"])
+
+    @contextlib.contextmanager
+    def as_traced(self, state: Mapping[str, Any]) -> Iterator[None]:
+        """In the block, what is trained is what was when the saved step was traced; then what was at the save."""
+        self._traced = state["traced"]
+        self._set(self._traced)
+        try:
+            model = self._model  # None if the script has lost the callback since.
+            if model is not None and model.run_eagerly and is_a(model.optimizer, keras.optimizers.Optimizer):
+                model.optimizer.build(model.trainable_variables)  # No trace does it.
+            yield
+        finally:
+            self.restore(state)
+
+    def _parts(self) -> list[Any]:
+        return [] if self._model is None else [*layers_of(self._model), *self._model.weights]
+
+    def _now(self) -> str:
+        return "".join("01"[bool(part.trainable)] for part in self._parts())
+
+    def _set(self, flags: str | None) -> None:
+        parts = self._parts()
+        if flags is None or len(flags) != len(parts):
+            return  # Some layers were not built yet, or are not now: the first step builds them.
+        for _ in range(2):  # Setting a layer sets those in it, too.
+            for part, flag in zip(parts, flags, strict=True):
+                if part.trainable != (flag == "1"):
+                    part.trainable = flag == "1"
 
 
 class CallbackStates:
@@ -105,7 +160,7 @@ class CallbackStates:
                 HookCode(callback, TEST_HOOKS).may_change_weights if said is None else bool(said)
             )
             self.set_weights_at_begin |= HookCode(callback, BEGIN_HOOKS).may_change_weights
-            if _has_methods(callback) or _state_attributes(callback) is not None:
+            if plain.has_state_methods(callback) or _state_attributes(callback) is not None:
                 self._named[_unique(callback, self._named)] = callback
             kind = type(callback)
             known = (
@@ -113,7 +168,7 @@ class CallbackStates:
                 or kind in STATELESS_CALLBACKS
                 or _library_name(kind) in _OF_OTHER_LIBRARIES
             )
-            if not known and not _has_methods(callback) and getattr(callback, KEEPS, True):
+            if not known and not plain.has_state_methods(callback) and getattr(callback, KEEPS, True):
                 self._users[_unique(callback, self._users)] = callback
         self.attributes = Attributes(self._users)
         self._code = [HookCode(each, WHILE_TRAINING) for each in callbacks]
@@ -158,7 +213,7 @@ class CallbackStates:
         """Returns the states as JSON data, with their arrays added to `arrays`; raises `TypeError` for other data."""
         states = {}
         for name, callback in self._named.items():
-            if _has_methods(callback):
+            if plain.has_state_methods(callback):
                 # A callback of the user's may go on changing its arrays in place; Keras' own replace them.
                 own: dict[str, Array] = {}
                 states[name] = plain.encode(callback.get_state(), own, f"callbacks/{name}")
@@ -236,7 +291,7 @@ class CallbackStates:
             if name not in states:
                 continue
             state = plain.decode(states[name], arrays)
-            if _has_methods(callback):
+            if plain.has_state_methods(callback):
                 callback.set_state(state)
                 continue
             if not isinstance(state, dict):
@@ -258,10 +313,6 @@ def _unique(callback: keras.callbacks.Callback, names: Iterable[str]) -> str:
     return f"{name}#{number + 1}" if number else name
 
 
-def _has_methods(callback: keras.callbacks.Callback) -> bool:
-    return callable(getattr(callback, "get_state", None)) and callable(getattr(callback, "set_state", None))
-
-
 def _state_attributes(callback: keras.callbacks.Callback) -> tuple[str, ...] | None:
     for kind in type(callback).__mro__:
         if kind in CALLBACK_STATE:
@@ -276,7 +327,7 @@ def _library_name(kind: type) -> str:
 
 
 def _writes_rows(callback: keras.callbacks.Callback) -> bool:
-    return isinstance(callback, keras.callbacks.CSVLogger) and not _has_methods(callback)
+    return isinstance(callback, keras.callbacks.CSVLogger) and not plain.has_state_methods(callback)
 
 
 def _local(callback: keras.callbacks.CSVLogger) -> Path | None:

@@ -19,7 +19,8 @@ from keras_preempt.backend.keras import batches_asked, data_code, py_batches
 from keras_preempt.backend.keras.input_feed import InputFeed, changes_itself
 from keras_preempt.backend.operations import Does, Ingredient
 from keras_preempt.process.words import counted
-from keras_preempt.state.py_dataset import global_draw, keeps_its_state
+from keras_preempt.state.plain import has_state_methods
+from keras_preempt.state.py_dataset import global_draw
 
 _STATELESS = (
     "use tf.random.stateless_* there, with a number for each sample as its seed, as from "
@@ -171,7 +172,7 @@ def _doubts_of_training(feed: InputFeed, parts: Sequence[Ingredient]) -> Iterato
             "Pass a tf.data.Dataset or a keras.utils.PyDataset",
         )
     dataset = feed.py_dataset
-    if (name := feed.changes_itself) and not (dataset is not None and keeps_its_state(dataset)):
+    if (name := feed.changes_itself) and not (dataset is not None and has_state_methods(dataset)):
         if _is_of_keras(getattr(feed.epoch_iterator.data_adapter, "py_dataset", None)):
             yield f"{name}, a class of Keras, has {_HOOKS}", _OWN_CLASS
         else:
@@ -253,32 +254,26 @@ def shown_by_epoch(feed: InputFeed) -> str:
 
     It comes with what to do about it; empty if nothing was found, or it was said before.
     """
-    if not _gave_others(feed) or keeps_its_state(feed.py_dataset):
+    given = _gave_others(feed, "epoch")
+    if not given or has_state_methods(feed.py_dataset):
         return ""
     if _is_of_keras(feed.py_dataset):
-        return f"{_others(feed, 'epoch')}. {_OWN_CLASS}"
-    return (
-        f"{_others(feed, 'epoch')}. {_SEED_BY_INDEX}; or give the dataset get_state(), which returns plain data, and "
-        "set_state(state)"
-    )
+        return f"{given}. {_OWN_CLASS}"
+    return f"{given}. {_SEED_BY_INDEX}; or give the dataset get_state(), which returns plain data, and set_state(state)"
 
 
 def shown_by_validation(feed: InputFeed) -> str:
     """Returns the same of a validation that has just ended."""
-    if not _gave_others(feed):
+    given = _gave_others(feed, "validation")
+    return f"{given}. Let each batch depend on its index alone" if given else ""
+
+
+def _gave_others(feed: InputFeed, of: str) -> str:
+    """Compares the batches of an epoch that has just ended with those before it; empty if they did not differ."""
+    if feed.py_dataset is None or not batches_asked.of(feed.epoch_iterator).end_epoch(feed.batches):
         return ""
-    return f"{_others(feed, 'validation')}. Let each batch depend on its index alone"
-
-
-def _gave_others(feed: InputFeed) -> bool:
-    return (
-        feed.py_dataset is not None
-        and batches_asked.of(feed.epoch_iterator).end_epoch(feed.batches)
-        and not feed.changes_itself
-    )
-
-
-def _others(feed: InputFeed, of: str) -> str:
+    if feed.changes_itself:
+        return ""
     return (
         f"{type(feed.py_dataset).__name__} gave other batches in the first {of} than when Keras asked for the same "
         "ones before it, and a restart may lose what makes the difference"

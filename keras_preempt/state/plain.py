@@ -19,6 +19,11 @@ from keras_preempt.checkpoint.tensors import Array
 _TAG = "$"
 
 
+def has_state_methods(value: object) -> bool:
+    """Whether an object has `get_state()`, which returns plain data, and `set_state(state)`, which takes it back."""
+    return callable(getattr(value, "get_state", None)) and callable(getattr(value, "set_state", None))
+
+
 def encode(value: Any, arrays: dict[str, Array], path: str) -> Any:
     """Returns `value` as JSON data, with the arrays in it added to `arrays` under names that begin with `path`.
 

@@ -21,11 +21,6 @@ from keras_preempt.state import plain, randomness
 _PREFIX = "input/epoch/"
 
 
-def keeps_its_state(dataset: Any) -> bool:
-    """Whether the dataset has the pair of methods."""
-    return callable(getattr(dataset, "get_state", None)) and callable(getattr(dataset, "set_state", None))
-
-
 def global_draw(dataset: Any) -> str:
     """Returns where its code draws from Python's or NumPy's global random state; empty if nowhere."""
     return data_code.global_draw(type(dataset).__getitem__, owner=dataset)
@@ -41,7 +36,7 @@ def begin_epoch(feed: InputFeed) -> None:
 def _now(dataset: Any) -> tuple[Any, dict[str, Array]]:
     arrays: dict[str, Array] = {}
     captured = {"random": randomness.capture(arrays)}
-    if keeps_its_state(dataset):
+    if plain.has_state_methods(dataset):
         captured["own"] = plain.encode(dataset.get_state(), arrays, "input/own")
     return captured, {name: np.array(array) for name, array in arrays.items()}
 
@@ -56,7 +51,7 @@ def capture(feed: InputFeed, arrays: dict[str, Array], *, inside: bool) -> dict[
     state, own = feed.at_epoch if inside else _now(feed.py_dataset)
     arrays.update({f"{_PREFIX}{name}": array for name, array in own.items()})
     independent = batches_asked.of(feed.epoch_iterator).independent
-    if inside and keeps_its_state(feed.py_dataset):
+    if inside and plain.has_state_methods(feed.py_dataset):
         # All that it changes is in its state, except for the global random state.
         before, (now, arrays_now) = state, _now(feed.py_dataset)
         independent = (
@@ -81,7 +76,7 @@ def restore(
     """
     own = {name.removeprefix(_PREFIX): array for name, array in arrays.items() if name.startswith(_PREFIX)}
     state, asked = captured["state"], batches_asked.of(feed.epoch_iterator)
-    if "own" in state and keeps_its_state(feed.py_dataset):
+    if "own" in state and plain.has_state_methods(feed.py_dataset):
         feed.py_dataset.set_state(plain.decode(state["own"], own))
     asked.resume(bool(captured.get("independent")))  # Absent before release 0.3.
     if not captured["inside"]:

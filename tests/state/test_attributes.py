@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import threading
 import time
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -298,11 +299,15 @@ def test_of_what_is_kept_nothing_is_said(callback: keras.callbacks.Callback) -> 
     assert CallbackStates([callback]).unsaved == []
 
 
-def test_what_comes_to_be_there_later_is_named_once(tmp_path: Path) -> None:
+def test_what_comes_to_be_there_later_is_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     holds = Holds(count=0, shape=tmp_path)
     states = CallbackStates([holds])
-    assert states.attributes.newly_unkept() == []
+    states.attributes.tell_unkept(0)
+    assert caplog.messages == []
     holds.file, holds.large = threading.Lock(), np.zeros(1 << 22)
-    found = states.attributes.newly_unkept()
-    assert [each.partition(" ")[0] for each in found] == ["Holds.file", "Holds.large"]
-    assert states.attributes.newly_unkept() == []
+    states.attributes.tell_unkept(1)
+    assert caplog.messages == []
+    for _ in range(2):
+        states.attributes.tell_unkept(0)
+    (said,) = caplog.messages
+    assert re.search(r"preemption: Holds\.file \(lock\), Holds\.large \(.*\) cannot be kept", said)
