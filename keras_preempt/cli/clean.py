@@ -29,7 +29,7 @@ _DONE, _NOT_DONE = 0, 1
 @click.option(
     "--keep-every",
     metavar="EVERY",
-    help="Which stay beside them, the first of each: a number of steps, 'epoch', or a time such as 1h; by default as "
+    help="Which others stay, the first of each: a number of steps, 'epoch', or a time such as 1h; by default as "
     "the last start had it. 'never': no others.",
 )
 @click.option(

@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dashes(error: click.UsageError) -> str:
-    """Says where the user's program stands, if it or one of its options may have been taken for ours."""
+    """A hint, if the user's program or one of its options may have been taken for ours."""
     if error.ctx is None or "COMMAND..." not in " ".join(error.ctx.command.collect_usage_pieces(error.ctx)):
         return ""
     if not (isinstance(error, click.NoSuchOption) or "unexpected extra argument" in error.format_message()):

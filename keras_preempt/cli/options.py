@@ -115,7 +115,7 @@ def checked_command(workers: int, command: tuple[str, ...]) -> list[str]:
 
 
 def _script_of(command: tuple[str, ...]) -> str | None:
-    """Returns the Python script that a command runs; None if that cannot be told."""
+    """Returns the Python script that a command runs; None if unknown."""
     if not os.path.basename(command[0]).startswith("python"):
         return None
     words = iter(command[1:])

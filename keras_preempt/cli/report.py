@@ -43,7 +43,7 @@ _MADE, _NOT_FINISHED = 0, 4
 @click.option(
     "--over",
     is_flag=True,
-    help="Nothing of the run is going on any more. Without it, workers on other machines that have not reported an "
+    help="Nothing of the run is still running. Without this, workers on other machines that have not reported an "
     "end are taken as running until now.",
 )
 @click.option(
@@ -78,7 +78,7 @@ def report(
       0  the report was made, also of a run that failed, goes on, or has reported only a part
       2  wrong usage, or FILE cannot be written
       3  DIR cannot be read, is not the directory of a run, or has no events
-      4  with --watch: the run was not finished when the time was over, or when nobody read any more
+      4  with --watch: the run was not finished when the time was over, or when its output was no longer read
     """  # noqa: D301 - click's own mark for text that it must not wrap
     if watch:
         if as_json or over:

@@ -68,7 +68,7 @@ class Watch:
         Lines go to `terminal` if standard output is no terminal. Returns whether the run is finished.
 
         Raises:
-            CannotRead: It cannot be looked at, or is something else.
+            CannotRead: It cannot be read, or is not a run.
             KeyboardInterrupt: The user has seen enough. The terminal is as it was.
         """
         console = Console(highlight=False, markup=False, emoji=False)

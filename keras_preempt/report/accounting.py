@@ -40,7 +40,7 @@ def account(
         records: From `events.read`.
         gaps: What is known to be missing in them, in sentences.
         now: The present time in seconds since 1970, up to which a worker without an event of its end is taken to run.
-            None: nothing runs any more.
+            None: nothing is running.
         is_alive: Returns whether the process of that name is alive; None if it cannot know. See `this_process`.
     """
     logs: defaultdict[tuple[int, int], list[Record]] = defaultdict(list)
@@ -63,7 +63,7 @@ def account(
     found = [*gaps, *_missing(starts, logs)]
     if assumed:
         found.append(
-            f"{some(assumed, _NAMED)}: no end is recorded, and the process cannot be looked at from here: taken as "
+            f"{some(assumed, _NAMED)}: no end is recorded, and the process cannot be checked from here: taken as "
             "running until now; if it is over, pass --over"
         )
     workers = _workers(starts, logs)
@@ -185,9 +185,8 @@ def _workers(starts: Sequence[JobStart], logs: _Logs) -> list[Worker]:
             for span in worker.spans:
                 timeline.until(span.ended, span.what)
             saved_at = None
-            if (
-                kept_until is not None
-            ):  # The last time at which it is known to have done no more than these steps.
+            if kept_until is not None:
+                # The last time at which it is known to have done no more than these steps.
                 times = [
                     seconds(record, "began_at") or float(record["time"])
                     for record in logs[start.number, worker.member]

@@ -209,7 +209,7 @@ SCHEMA: Mapping[str, Kind] = {
     ),
     "abort": Kind("the workers could not agree", {"reason": _REASON}, loops=True),
     "requested": Kind(
-        "worker 0 has heard of a `keras-preempt save`",
+        "worker 0 has received a `keras-preempt save`",
         {
             "id": Field("str", "names the request"),
             "asked_at": Field("float", "when it was made, by the clock of who made it"),

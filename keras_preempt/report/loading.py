@@ -36,7 +36,7 @@ class Loader:
 
     Args:
         store: The directory. It need not be there yet.
-        over: Whether it is known that nothing of the run is going on any more.
+        over: Whether it is known that nothing of the run is still running.
     """
 
     def __init__(self, store: Store, *, over: bool = False) -> None:

@@ -52,9 +52,9 @@ rect.train { fill: var(--train); } rect.compile { fill: var(--compile); } rect.s
 rect.restore { fill: var(--restore); } rect.replay { fill: var(--replay); } rect.hold { fill: var(--hold); }
 rect.save { fill: var(--save); } rect.leave { fill: var(--leave); }
 rect.idle { fill: none; }
-.wide rect.untold, .wide rect.unaccounted { fill: url(#stripes-wide); }
-.narrow rect.untold, .narrow rect.unaccounted { fill: url(#stripes-narrow); }
-.legend rect.untold, .legend rect.unaccounted { fill: none; stroke: var(--soft); stroke-dasharray: 2 2; }
+.wide rect.unreported, .wide rect.unaccounted { fill: url(#stripes-wide); }
+.narrow rect.unreported, .narrow rect.unaccounted { fill: url(#stripes-narrow); }
+.legend rect.unreported, .legend rect.unaccounted { fill: none; stroke: var(--soft); stroke-dasharray: 2 2; }
 .stripe { fill: var(--soft); }
 .pause { opacity: 0.4; }
 .notice { fill: var(--mark); stroke: var(--back); stroke-width: 1; }

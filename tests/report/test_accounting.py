@@ -11,6 +11,7 @@ from keras_preempt.report.account import Account
 from keras_preempt.report.accounting import account
 from keras_preempt.report.events import KINDS
 from keras_preempt.report.page import page
+from keras_preempt.report.style import STYLE
 from keras_preempt.report.tables import account_as_json
 from keras_preempt.report.wording import lost_steps, summary
 from keras_preempt.report.worker_run import IDLE, MEANINGS, TRAIN, UNACCOUNTED, UNREPORTED, End
@@ -86,6 +87,10 @@ def test_a_second_fit_of_one_process_has_the_script_before_it_as_start_up() -> N
     second = found.starts[1].workers[0]
     assert second.began == first_end
     assert second.seconds("start-up") == pytest.approx(length.STARTING + length.DYING)
+
+
+def test_everything_that_time_is_spent_on_has_a_colour_on_the_page() -> None:
+    assert [what for what in MEANINGS if f"rect.{what} " not in STYLE and f"rect.{what}," not in STYLE] == []
 
 
 # -- Lost steps ---------------------------------------------------------------------------------------
