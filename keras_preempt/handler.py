@@ -21,9 +21,10 @@ from keras_preempt.notices.termination import Preempted, TerminationConfig
 from keras_preempt.process import log
 from keras_preempt.report.delivery import OnEvent, check
 from keras_preempt.training import leaving
-from keras_preempt.training.loop import Arguments, Loop, join
+from keras_preempt.training.loop import Arguments, Loop
 from keras_preempt.training.propagation import tell_uncaught_loss
 from keras_preempt.training.resuming import ResumedFrom
+from keras_preempt.training.side_by_side import join_loop
 
 Result = TypeVar("Result")
 
@@ -87,7 +88,7 @@ class PreemptionCheckpointHandler:
             )
         tell_uncaught_loss()
         config = _as_ours(termination_config)
-        place, coordinator = join(cluster_resolver)
+        place, coordinator = join_loop(cluster_resolver)
         checkpoints = LoopCheckpoints(
             checkpoint_or_checkpoint_manager,
             checkpoint_dir,

@@ -33,6 +33,7 @@ from keras_preempt.state.description import identity_of_run, setup_of
 from keras_preempt.state.input_size import StateLimit
 from keras_preempt.state.model import ModelState
 from keras_preempt.training import requests, shared_files, side_by_side
+from keras_preempt.training.agreed import Start
 from keras_preempt.training.fit import Fit
 from keras_preempt.training.handshake import START_TIMEOUT, Handshake
 from keras_preempt.training.hook import Hook
@@ -47,7 +48,7 @@ from keras_preempt.training.session import Session
 from keras_preempt.training.several_fits import FitSlot, is_news, take_notices
 from keras_preempt.training.space import check_space
 from keras_preempt.training.start_errors import AGREEING, DESCRIBING, LOOKING, RESTORING, Reached, explained
-from keras_preempt.training.startup import Share, Start, Startup
+from keras_preempt.training.startup import Share, Startup
 from keras_preempt.training.structure import checked
 from keras_preempt.training.tidier import Tidier
 from keras_preempt.training.timers import Interval

@@ -20,7 +20,6 @@ from keras_preempt.notices.coordination_key import notice_of
 from keras_preempt.notices.termination import TerminationConfig
 from keras_preempt.process.words import counted
 from keras_preempt.report.delivery import OnEvent
-from keras_preempt.training import side_by_side
 from keras_preempt.training.hook import Hook
 from keras_preempt.training.participant import Ending, Participant
 from keras_preempt.training.resuming import ResumedFrom
@@ -269,16 +268,3 @@ class Loop:
     def abandon(self, why: str) -> None:
         """Ends all that was started, and tells the others no more than that. Can be called twice."""
         self._ending.end(why)
-
-
-def join(resolver: Any) -> tuple[Place, Coordinator]:
-    """Finds this process among the workers of the loop.
-
-    `resolver` is the cluster resolver of the strategy; None for that of the strategy in whose scope this is called.
-    Raises ValueError if this process is none of the training workers, or their steps cannot be aligned, and
-    CoordinationLost if TensorFlow's coordination service does not run in this process.
-    """
-    here, strategy = backend().place_of_loop(resolver)
-    if strategy is not None and (alone := side_by_side.alone(strategy, here)) is not None:
-        alone.warn()
-    return here, backend().coordinator(here)

@@ -12,15 +12,16 @@ import builtins
 import contextlib
 import enum
 import logging
+import os
 import time
+from collections.abc import Callable
 
 from keras_preempt.agreement.coordinator import CoordinationLost, CoordinationTimeout, Coordinator
 from keras_preempt.agreement.messages import Failure
 from keras_preempt.backend.place import NO_WORKERS, RemoteWorkers
 from keras_preempt.backend.seam import backend
-from keras_preempt.notices.coordination_key import NOBODY
+from keras_preempt.notices.coordination_key import NOBODY, KeyWatch
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_by
-from keras_preempt.training.error_watch import PATIENCE, ErrorWatch
 
 logger = logging.getLogger("keras_preempt")
 
@@ -33,7 +34,12 @@ LONGEST_TEXT = 8000
 SEEN_TIMEOUT = 2.0
 """Seconds that the coordination leader stays after its own error: without it the others would not hear of that."""
 
+PATIENCE = 3.0
+"""Seconds that the main thread has to find out by itself that another worker has failed, as it does when that one is
+gone, before an `ErrorWatch` ends the process."""
+
 _LOOK_SECONDS = 0.5
+_STATUS = 1  # As Python ends with for an error.
 _NOT_THE_GIST = ("Graph execution error", "Detected at node", "File ")
 
 
@@ -256,3 +262,44 @@ def gist(text: str) -> str:
         if line and not line.startswith(_NOT_THE_GIST):
             return line[:500]
     return text.strip()[:500]
+
+
+class ErrorWatch(KeyWatch):
+    """Waits under a key for the error of another worker, until training ends, and then ends the process.
+
+    For a process that waits in a collective for a worker which has failed, where no exception reaches it. A backend may
+    be able to end the collectives of all workers with the error of one of them; then this is not needed. On JAX nobody
+    can: the main thread waits inside of XLA until the failed process has gone.
+
+    `heard` is called when the main thread did not find out: it logs the error, and tells that it was heard. `end` ends
+    the process; for tests.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        key: str,
+        heard: Callable[[Failure], object],
+        end: Callable[[], None] | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        super().__init__(coordinator, key, "keras_preempt-error-watch")
+        self._heard = heard
+        self._end = end or _end_process
+        self._patience = patience
+
+    def _hear(self, value: str) -> bool:
+        failure = Failure.decode(value)
+        if failure is None:
+            return False
+        if failure.member != self._coordinator.member and not self._stopped.wait(self._patience):
+            self._heard(failure)
+            self._end()
+        return True
+
+
+def _end_process() -> None:
+    backend().errors.before_a_hard_end()
+    with contextlib.suppress(Exception):  # The program's handlers may raise anything.
+        logging.shutdown()
+    os._exit(_STATUS)

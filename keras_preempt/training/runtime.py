@@ -9,7 +9,6 @@ round when that time is used up. What each of them may do, and when, is decided 
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -22,12 +21,10 @@ from keras_preempt.agreement.messages import Plan, Position
 from keras_preempt.notices import Notice
 from keras_preempt.report.events import EventLog
 from keras_preempt.training.pace import Pace
+from keras_preempt.training.schedule import NEVER
 from keras_preempt.training.timers import Countdown
 
 logger = logging.getLogger("keras_preempt")
-
-NEVER = sys.maxsize
-"""A boundary that no fit reaches."""
 
 
 class Runtime:

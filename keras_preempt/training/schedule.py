@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 
 from keras_preempt.agreement.messages import Position
 from keras_preempt.checkpoint.retention import seconds_of
 from keras_preempt.process import environment
+
+NEVER = sys.maxsize
+"""A boundary that no fit reaches."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from keras_preempt.agreement.coordinator import Coordinator
 from keras_preempt.backend.place import JobSource, Place
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint import incarnations
@@ -128,3 +129,16 @@ def _lives(other: Mapping[str, Any], claimed_at: object) -> bool:
     if alive is None:
         return isinstance(claimed_at, (int, float)) and abs(time.time() - claimed_at) < TOGETHER
     return alive
+
+
+def join_loop(resolver: Any) -> tuple[Place, Coordinator]:
+    """Finds this process among the workers of a custom loop, and warns if it trains alone.
+
+    `resolver` is the cluster resolver of the strategy; None for that of the strategy in whose scope this is called.
+    Raises ValueError if this process is none of the training workers, or their steps cannot be aligned, and
+    CoordinationLost if TensorFlow's coordination service does not run in this process.
+    """
+    here, strategy = backend().place_of_loop(resolver)
+    if strategy is not None and (worker := alone(strategy, here)) is not None:
+        worker.warn()
+    return here, backend().coordinator(here)

@@ -35,6 +35,7 @@ from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Reading, fin
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process import environment
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_with
+from keras_preempt.training.agreed import Start
 from keras_preempt.training.handshake import Handshake, StartError
 from keras_preempt.training.propagation import tell_loss
 
@@ -61,25 +62,6 @@ def reads_together(store: Store) -> bool:
             "then a bucket is read by 'exchange' and a directory by 'read'."
         )
     return text == EXCHANGE
-
-
-@dataclass(frozen=True)
-class Start:
-    """What the workers began with.
-
-    Attributes:
-        incarnation: The number of this start of the run, from 1.
-        restored: The checkpoint to continue from, as this worker reads it, or None for a new run.
-        name: The folder of that checkpoint; "" for a new run.
-        skipped: Newer checkpoints that could not be used, each with the reason.
-        exchanged: Whether the workers have read it together.
-    """
-
-    incarnation: int
-    restored: Loaded | None
-    name: str
-    skipped: tuple[str, ...]
-    exchanged: bool = False
 
 
 class NoUsableCheckpoint(CheckpointError):

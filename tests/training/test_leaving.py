@@ -25,7 +25,7 @@ from keras_preempt.notices.termination import Preempted, Termination, Terminatio
 from keras_preempt.process import end_limit
 from keras_preempt.process.exit_codes import EXIT_RESTART
 from keras_preempt.training import leaving
-from keras_preempt.training.error_watch import ErrorWatch
+from keras_preempt.training.propagation import ErrorWatch
 
 TRAINED = """
 import ctypes, os, signal, sys, weakref
