@@ -21,13 +21,13 @@ from keras_preempt.notices.termination import TerminationConfig, check_no_argume
 from keras_preempt.process import log
 from keras_preempt.report.delivery import OnEvent, check
 from keras_preempt.state import input_size
-from keras_preempt.training.beginning import Options, start
-from keras_preempt.training.fit import Fit
-from keras_preempt.training.propagation import tell_uncaught_loss
-from keras_preempt.training.requests import interval
+from keras_preempt.training.leave.propagation import tell_uncaught_loss
 from keras_preempt.training.resuming import ResumedFrom
-from keras_preempt.training.schedule import chosen
-from keras_preempt.training.startup import reads_together
+from keras_preempt.training.run.fit import Fit
+from keras_preempt.training.save.requests import interval
+from keras_preempt.training.save.schedule import chosen
+from keras_preempt.training.start.beginning import Options, start
+from keras_preempt.training.start.startup import reads_together
 
 logger = logging.getLogger("keras_preempt")
 

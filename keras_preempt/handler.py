@@ -20,11 +20,11 @@ from keras_preempt.drilled import hooks
 from keras_preempt.notices.termination import Preempted, TerminationConfig
 from keras_preempt.process import log
 from keras_preempt.report.delivery import OnEvent, check
-from keras_preempt.training import leaving
-from keras_preempt.training.loop import Arguments, Loop
-from keras_preempt.training.propagation import tell_uncaught_loss
+from keras_preempt.training.leave import leaving
+from keras_preempt.training.leave.propagation import tell_uncaught_loss
 from keras_preempt.training.resuming import ResumedFrom
-from keras_preempt.training.side_by_side import join_loop
+from keras_preempt.training.run.loop import Arguments, Loop
+from keras_preempt.training.start.side_by_side import join_loop
 
 Result = TypeVar("Result")
 

@@ -142,6 +142,6 @@ def garbage_is_collected_in_the_next_test() -> Iterator[None]:
 def no_notice_for_the_next_test() -> Iterator[None]:
     """What a fit has heard and not answered is kept for the next one of its process, which is another test's here."""
     yield
-    fits = sys.modules.get("keras_preempt.training.several_fits")  # Most tests do without it.
+    fits = sys.modules.get("keras_preempt.training.run.several_fits")  # Most tests do without it.
     if fits is not None:
         fits.take_notices()

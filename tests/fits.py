@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_preempt.training import several_fits
+from keras_preempt.training.run import several_fits
 
 
 def forget() -> None:

@@ -36,6 +36,9 @@ ROOMS: dict[tuple[str, ...], str] = {
     ("process",): "names of environment variables, exit statuses, this process and its log",
 }
 
+#: The floors of a room, from top to bottom: a module imports only what is on its own floor or below.
+FLOORS: dict[str, tuple[str, ...]] = {"training": ("start", "run", "save", "leave")}
+
 MOST_ROOMS = 14
 MOST_LINES = 400
 
@@ -45,7 +48,7 @@ class Import:
     """A module that imports another one, anywhere in its code.
 
     Attributes:
-        source: The module that imports, without the package's name: "training.fit". "" is the package itself.
+        source: The module that imports, without the package's name: "training.run.fit". "" is the package itself.
         target: The module that is imported.
         line: The line in the source.
         by_name: Whether the source has only the name of the target, as a string.
@@ -129,6 +132,16 @@ class House:
         if source in ("", "__main__"):  # The package's public names, and `python -m`: above all rooms.
             return True
         return source == target or self._level.get(source, -1) < self._level.get(target, -1)
+
+    def climbing(self, floors: dict[str, tuple[str, ...]] = FLOORS) -> list[str]:
+        """The imports within a room that lead to a floor above the one that imports it."""
+        level = {f"{room}.{name}": at for room, names in floors.items() for at, name in enumerate(names)}
+        found = []
+        for each in self.imports:
+            source, target = (".".join(module.split(".")[:2]) for module in (each.source, each.target))
+            if source in level and target in level and level[source] > level[target]:
+                found.append(str(each))
+        return found
 
     def circle(self) -> list[str]:
         """Modules of which each imports the next, and the last the first; empty if there is no such circle.

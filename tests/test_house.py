@@ -18,6 +18,10 @@ def test_every_import_points_down() -> None:
     assert HOUSE.pointing_up() == []
 
 
+def test_no_import_leads_to_a_floor_above() -> None:
+    assert HOUSE.climbing() == []
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     assert HOUSE.circle() == []
 
@@ -35,7 +39,7 @@ def test_no_file_is_long(root: Path) -> None:
 def test_the_package_is_read() -> None:
     found = {(each.source, each.target) for each in HOUSE.imports}
     assert len(HOUSE.modules) > 150
-    assert {("", "callback"), ("callback", "training.fit"), ("cli.main", "cli.run")} <= found
+    assert {("", "callback"), ("callback", "training.run.fit"), ("cli.main", "cli.run")} <= found
 
 
 # -- The rules themselves, on a package that is made up ------------------------------------------------------
@@ -148,6 +152,19 @@ def test_a_module_may_be_imported_by_one_that_it_knows_by_name_alone(tmp_path: P
     by_name = "import importlib\nimportlib.import_module('made_up.bottom.one')"
     house = made_up(tmp_path, {"bottom/__init__": by_name, "bottom/one": "from made_up.bottom import name"})
     assert house.circle() == []
+
+
+@pytest.mark.parametrize("inside", ["{}", "def f():\n    {}"])
+def test_an_import_that_climbs_is_named(inside: str, tmp_path: Path) -> None:
+    floors = {"top": ("upper", "lower")}
+    down, up = "from made_up.top.lower.b import x", inside.format("from made_up.top.upper.a import y")
+    house = made_up(
+        tmp_path, {"top/upper/a": down, "top/lower/b": "", "top/one": "import made_up.top.upper.a"}
+    )
+    assert house.climbing(floors) == []
+    house = made_up(tmp_path, {"top/upper/a": "", "top/lower/b": up})
+    (found,) = house.climbing(floors)
+    assert found.startswith("top.lower.b, line ")
 
 
 def test_a_long_file_is_named(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ from keras_preempt.backend.seam import backend  # noqa: E402
 from keras_preempt.checkpoint.other_workers import Setup, load_for, load_with  # noqa: E402
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Reading, committed  # noqa: E402
 from keras_preempt.checkpoint.storage.gcs import GcsStore  # noqa: E402
-from keras_preempt.training.handshake import START_TIMEOUT, Handshake  # noqa: E402
-from keras_preempt.training.startup import Share  # noqa: E402
+from keras_preempt.training.start.handshake import START_TIMEOUT, Handshake  # noqa: E402
+from keras_preempt.training.start.startup import Share  # noqa: E402
 
 size, folder = int(sys.argv[1]), sys.argv[2]
 here = backend().place(strategy)

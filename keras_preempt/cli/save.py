@@ -20,8 +20,8 @@ from keras_preempt.cli.options import CannotRead, directory_argument, opened_run
 from keras_preempt.process import this_process
 from keras_preempt.report import events
 from keras_preempt.report.event import whole
-from keras_preempt.training import requests
-from keras_preempt.training.requests import SaveRequest
+from keras_preempt.training.save import requests
+from keras_preempt.training.save.requests import SaveRequest
 
 _SAVED, _NOTHING_RUNS, _TIMED_OUT, _NOT_SAVED = 0, 1, 4, 5
 

@@ -6,11 +6,11 @@ import os
 from typing import TYPE_CHECKING
 
 from keras_preempt.process import environment
-from keras_preempt.training.hook import Hook
+from keras_preempt.training.run.hook import Hook
 
 if TYPE_CHECKING:
-    from keras_preempt.training.runtime import Runtime
-    from keras_preempt.training.saves import Saves
+    from keras_preempt.training.run.runtime import Runtime
+    from keras_preempt.training.save.saves import Saves
     from keras_preempt.training.session import Session
 
 

@@ -20,11 +20,11 @@ from keras_preempt.checkpoint import failpoints
 from keras_preempt.drilled.places import fit_name, given
 from keras_preempt.drilled.step_record import Begun, StepRecord
 from keras_preempt.process import environment
-from keras_preempt.training.hook import Hook
+from keras_preempt.training.run.hook import Hook
 
 if TYPE_CHECKING:
-    from keras_preempt.training.runtime import Runtime
-    from keras_preempt.training.saves import Saves
+    from keras_preempt.training.run.runtime import Runtime
+    from keras_preempt.training.save.saves import Saves
     from keras_preempt.training.session import Session
 
 MOMENTS = ("train", "validation", "saving", "leaving")

@@ -22,8 +22,8 @@ from keras_preempt.state.handover import find_waiting, not_regrouped
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Shuffles
 from keras_preempt.state.validations import Validations
-from keras_preempt.training.agreed import Start
 from keras_preempt.training.regrouping import Regrouped, regroup_checkpoint
+from keras_preempt.training.save.agreed import Start
 
 logger = logging.getLogger("keras_preempt")
 

@@ -29,14 +29,20 @@ from keras_preempt.state.input_size import StateLimit
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Shuffles
 from keras_preempt.state.validations import Validations, ValidationWeights
-from keras_preempt.training.agreed import Start
-from keras_preempt.training.promise import Promise, doubts_of_step, doubts_of_validation_step, promise, tell
+from keras_preempt.training.leave.start_errors import CAPTURING, RESTORING, explained
 from keras_preempt.training.resuming import FitState, Resumed, take_over
+from keras_preempt.training.save.agreed import Start
+from keras_preempt.training.save.promise import (
+    Promise,
+    doubts_of_step,
+    doubts_of_validation_step,
+    promise,
+    tell,
+)
+from keras_preempt.training.save.space import size_of
+from keras_preempt.training.save.step_count import StepCount
 from keras_preempt.training.save_content import Content
 from keras_preempt.training.snapshots import SnapshotTaker
-from keras_preempt.training.space import size_of
-from keras_preempt.training.start_errors import CAPTURING, RESTORING, explained
-from keras_preempt.training.step_count import StepCount
 
 logger = logging.getLogger("keras_preempt")
 
@@ -130,7 +136,6 @@ class Session:
         return self._fit.feed.steps_per_execution
 
     def snapshot_taker(self) -> SnapshotTaker:
-        """Returns what takes snapshots of the training input."""
         return SnapshotTaker(self._fit.feed, self.epochs, tells=self._state.member == 0)
 
     def promised(self, unsaved: Sequence[str], set_by_callbacks: Sequence[str] = ()) -> Promise:

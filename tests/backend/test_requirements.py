@@ -85,7 +85,7 @@ import keras_preempt; keras_preempt.__version__; dir(keras_preempt)
 import keras_preempt.cluster, keras_preempt.process.environment, keras_preempt.agreement.alignment
 import keras_preempt.notices.signals, keras_preempt.notices.termination, keras_preempt.agreement.coordinator
 import keras_preempt.checkpoint.reader, keras_preempt.checkpoint.commit
-import keras_preempt.training.runtime, keras_preempt.training.startup, keras_preempt.report.events
+import keras_preempt.training.run.runtime, keras_preempt.training.start.startup, keras_preempt.report.events
 from keras_preempt.cli.main import main
 for arguments in (["--help"], ["run", "--help"], ["drill", "--help"], ["--version"]):
     assert main(arguments) == 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from keras_preempt.agreement.coordinator import LocalCoordinator
-from keras_preempt.training.agreed import Start
-from keras_preempt.training.handshake import Handshake
-from keras_preempt.training.startup import Startup
+from keras_preempt.training.save.agreed import Start
+from keras_preempt.training.start.handshake import Handshake
+from keras_preempt.training.start.startup import Startup
 from tests.checkpoint.fuzz_targets import Targets
 
 TENSORS = "w00000.mirrored-000.safetensors"

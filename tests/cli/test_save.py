@@ -16,7 +16,7 @@ import pytest
 from keras_preempt.checkpoint.layout import SAVE_REQUEST
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.process import this_process
-from keras_preempt.training import requests
+from keras_preempt.training.save import requests
 from tests.cli.launched import ENV, command_line
 from tests.cli.saved_run import Run, begin, events, save
 

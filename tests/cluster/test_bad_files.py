@@ -18,7 +18,7 @@ import pytest
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.training.startup import NoUsableCheckpoint
+from keras_preempt.training.start.startup import NoUsableCheckpoint
 from tests.checkpoint.fuzz_targets import fields_of, list_part, seal_document
 from tests.cluster.small_fit import contents, fit, make_model
 

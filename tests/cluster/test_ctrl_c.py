@@ -14,7 +14,7 @@ import pytest
 from keras_preempt.cluster import RestartPolicy, Supervisor, supervisor
 from keras_preempt.notices import interrupt
 from keras_preempt.process.exit_codes import EXIT_INTERRUPTED, EXIT_NOT_SAVED
-from keras_preempt.training import beginning
+from keras_preempt.training.start import beginning
 from tests.cluster.forked import QUIET_CPU, ForkedCluster
 from tests.cluster.handled_loop import eight_runs
 from tests.cluster.harness import start_cluster

@@ -12,7 +12,7 @@ from keras_preempt import Event, Preempted, TerminationConfig
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.report import delivery
 from keras_preempt.report.event import ANY, SCHEMA
-from keras_preempt.training import requests
+from keras_preempt.training.save import requests
 from tests.cluster.handled_loop import eight_runs, sigterm
 from tests.cluster.small_fit import STEPS, Then, await_, fit
 

@@ -13,7 +13,7 @@ import pytest
 
 from keras_preempt.checkpoint.reader import committed, verify
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.training import waiting
+from keras_preempt.training.save import waiting
 from tests.cluster.small_fit import STEPS, fit, make_model
 
 CALLS = ("open", "write", "fsync", "link", "mkdir", "scandir", "fstat", "unlink", "close")

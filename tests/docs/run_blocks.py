@@ -21,7 +21,7 @@ from unittest import mock
 import keras
 
 from keras_preempt.cli.main import main as keras_preempt_main
-from keras_preempt.training import several_fits
+from keras_preempt.training.run import several_fits
 from tests.docs.pages import SKIPPED
 from tests.docs.preparations import Missing, Names, prepared
 

@@ -19,8 +19,8 @@ from keras_preempt.agreement.coordinator import LocalCoordinator
 from keras_preempt.agreement.messages import Kind, Plan, Position
 from keras_preempt.notices import Notice
 from keras_preempt.report.events import EventLog
-from keras_preempt.training.pace import SAVE_RATE
-from keras_preempt.training.runtime import Runtime
+from keras_preempt.training.run.runtime import Runtime
+from keras_preempt.training.save.pace import SAVE_RATE
 
 _ROUND = 0.01  # seconds of a round
 _LEAVING = 1.0  # seconds from the commit until the process is gone, at most

@@ -13,7 +13,7 @@ import pytest
 from keras_preempt.agreement.messages import Plan, Position
 from keras_preempt.notices import Notice
 from keras_preempt.report.events import EventLog
-from keras_preempt.training.runtime import Runtime
+from keras_preempt.training.run.runtime import Runtime
 from tests.agreement.memory_coordinator import PATIENCE, MemoryCoordinator, MemoryService
 
 EVER = 10**9

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt.training.several_fits import EndedFits
+from keras_preempt.training.run.several_fits import EndedFits
 
 ROOT = Path(__file__).parents[2]
 
-ENDED = "from keras_preempt.training.several_fits import ended_fits\nended_fits.had_ended('run', 3)\n"
+ENDED = "from keras_preempt.training.run.several_fits import ended_fits\nended_fits.had_ended('run', 3)\n"
 LOGGED = "import logging\nlogging.basicConfig(level=logging.INFO)\n"
 
 

@@ -24,8 +24,8 @@ from keras_preempt.notices.platform import GENERIC
 from keras_preempt.notices.termination import Preempted, Termination, TerminationConfig
 from keras_preempt.process import end_limit
 from keras_preempt.process.exit_codes import EXIT_RESTART
-from keras_preempt.training import leaving
-from keras_preempt.training.propagation import ErrorWatch
+from keras_preempt.training.leave import leaving
+from keras_preempt.training.leave.propagation import ErrorWatch
 
 TRAINED = """
 import ctypes, os, signal, sys, weakref

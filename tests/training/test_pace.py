@@ -8,7 +8,7 @@ import pytest
 
 from keras_preempt.agreement import grace
 from keras_preempt.notices import Notice
-from keras_preempt.training.pace import FIRST_ALIGNMENT, RECENT, SAVE_RATE, Pace
+from keras_preempt.training.save.pace import FIRST_ALIGNMENT, RECENT, SAVE_RATE, Pace
 from tests.training.grace_simulator import Clock, Fit
 
 

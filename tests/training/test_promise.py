@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_preempt.state.input_exactness import InputExactness
 from keras_preempt.state.shuffles import Shuffles
-from keras_preempt.training.promise import Promise, promise
+from keras_preempt.training.save.promise import Promise, promise
 
 CERTAIN = InputExactness((), "", "by replay")
 

@@ -13,7 +13,14 @@ from keras_preempt.agreement.messages import Failure
 from keras_preempt.backend.place import RemoteWorkers
 from keras_preempt.backend.tensorflow.errors import WorkerLost
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exit_status_of
-from keras_preempt.training.propagation import LONGEST_TEXT, Origin, Propagation, failure_of, gist, rebuild
+from keras_preempt.training.leave.propagation import (
+    LONGEST_TEXT,
+    Origin,
+    Propagation,
+    failure_of,
+    gist,
+    rebuild,
+)
 from tests.agreement.memory_coordinator import MemoryCoordinator, MemoryService
 
 

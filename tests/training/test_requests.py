@@ -21,9 +21,9 @@ from keras_preempt.checkpoint.layout import SAVE_REQUEST
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.process import environment
-from keras_preempt.training import requests
-from keras_preempt.training.requests import BUCKET_SECONDS, LOCAL_SECONDS, Requests, interval
-from keras_preempt.training.schedule import Schedule, chosen, parse
+from keras_preempt.training.save import requests
+from keras_preempt.training.save.requests import BUCKET_SECONDS, LOCAL_SECONDS, Requests, interval
+from keras_preempt.training.save.schedule import Schedule, chosen, parse
 from tests.checkpoint.builders import new_store
 from tests.cluster.small_fit import await_
 

@@ -13,7 +13,7 @@ import pytest
 from keras_preempt.agreement import delegate, grace
 from keras_preempt.agreement.alignment import Call, Kind
 from keras_preempt.notices import Notice
-from keras_preempt.training import pace
+from keras_preempt.training.save import pace
 from tests.agreement.memory_coordinator import PATIENCE
 from tests.training.runtime_job import Job, Worker, bounded_rounds, give_up_after, notice
 

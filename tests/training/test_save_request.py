@@ -11,7 +11,7 @@ from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, UnsupportedFormat
 from keras_preempt.checkpoint.layout import SAVE_REQUEST
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.training import requests
+from keras_preempt.training.save import requests
 from tests.checkpoint.builders import new_store
 
 

@@ -23,9 +23,9 @@ from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.report import progress
 from keras_preempt.report.events import EventLog
+from keras_preempt.training.save.tidier import Tidier
 from keras_preempt.training.save_content import Prepared
 from keras_preempt.training.saver import Saver
-from keras_preempt.training.tidier import Tidier
 from tests import fits
 from tests.checkpoint.builders import new_store
 from tests.checkpoint.campaign_store import MemoryStore

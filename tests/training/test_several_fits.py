@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from keras_preempt import PreemptionCallback
 from keras_preempt.checkpoint.errors import ForeignDirectory, IdentityMismatch
-from keras_preempt.training.several_fits import ended_fits
+from keras_preempt.training.run.several_fits import ended_fits
 from tests import fits
 from tests.cluster.noticed_fit import Model
 

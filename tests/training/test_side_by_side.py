@@ -21,8 +21,8 @@ from keras_preempt.checkpoint import incarnations
 from keras_preempt.cluster import worker_environment
 from keras_preempt.cluster.tf_config import tf_config_of
 from keras_preempt.process import this_process
-from keras_preempt.training import side_by_side
-from keras_preempt.training.side_by_side import Alone, SideBySide, alone
+from keras_preempt.training.start import side_by_side
+from keras_preempt.training.start.side_by_side import Alone, SideBySide, alone
 from tests import fits
 from tests.backend.tensorflow.test_place import Workers
 from tests.checkpoint.builders import new_store

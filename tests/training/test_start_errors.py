@@ -16,9 +16,9 @@ import keras_preempt
 from keras_preempt.checkpoint.errors import ForeignDirectory, StoreUnavailable
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.state.model import ModelState
-from keras_preempt.training.participant import Ending
-from keras_preempt.training.space import check_space
-from keras_preempt.training.start_errors import RESTORING, explain, explained
+from keras_preempt.training.leave.start_errors import RESTORING, explain, explained
+from keras_preempt.training.run.participant import Ending
+from keras_preempt.training.save.space import check_space
 from tests import fits
 from tests.cluster.noticed_fit import Model
 

@@ -10,7 +10,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from keras_preempt.training.step_count import StepCount
+from keras_preempt.training.save.step_count import StepCount
 from tests import preempted
 from tests.fits import Stateless
 

@@ -4,7 +4,7 @@ Costs, measured with JAX 0.10.2: an insert or a read takes 0.1 to 0.2 ms on one 
 A blocking read releases Python's lock. Errors are all of one type and are told apart by how their text begins.
 
 What it lacks: nobody can put the collectives of the others into an error, and nobody can ask which of them are gone.
-`ErrorWatch` of `keras_preempt.training.propagation` makes up for the first.
+`ErrorWatch` of `keras_preempt.training.leave.propagation` makes up for the first.
 """
 
 from __future__ import annotations

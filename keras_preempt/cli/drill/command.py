@@ -36,7 +36,7 @@ from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cluster import RestartPolicy
 from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.notices.signals import parse_signals
-from keras_preempt.training.schedule import parse_text
+from keras_preempt.training.save.schedule import parse_text
 
 _IDENTICAL, _DIFFERENT = 0, 1
 

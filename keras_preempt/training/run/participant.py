@@ -20,11 +20,11 @@ from keras_preempt.process.exit_codes import EXIT_INTERRUPTED, EXIT_NOT_SAVED
 from keras_preempt.report.delivery import Delivery, OnEvent
 from keras_preempt.report.events import EventLog
 from keras_preempt.report.status import Status, Steps
-from keras_preempt.training import leaving
-from keras_preempt.training.hook import Hook
-from keras_preempt.training.notice_sources import NoticeSources
-from keras_preempt.training.propagation import Propagation, gist
-from keras_preempt.training.runtime import Runtime
+from keras_preempt.training.leave import leaving
+from keras_preempt.training.leave.propagation import Propagation, gist
+from keras_preempt.training.run.hook import Hook
+from keras_preempt.training.run.notice_sources import NoticeSources
+from keras_preempt.training.run.runtime import Runtime
 
 
 class Ending:

@@ -20,8 +20,8 @@ from keras_preempt.notices.polling import EarlyNotices, PolledNotices, notice_be
 from keras_preempt.notices.signals import SignalNotices
 from keras_preempt.notices.termination import Termination, TerminationConfig
 from keras_preempt.report.status import listens
-from keras_preempt.training import several_fits
-from keras_preempt.training.runtime import Runtime
+from keras_preempt.training.run import several_fits
+from keras_preempt.training.run.runtime import Runtime
 
 logger = logging.getLogger("keras_preempt")
 

@@ -20,9 +20,9 @@ from keras_preempt.agreement.member import Heard, Withdrawn
 from keras_preempt.agreement.messages import Plan, Position
 from keras_preempt.notices import Notice
 from keras_preempt.report.events import EventLog
-from keras_preempt.training.pace import Pace
-from keras_preempt.training.schedule import NEVER
-from keras_preempt.training.timers import Countdown
+from keras_preempt.training.run.timers import Countdown
+from keras_preempt.training.save.pace import Pace
+from keras_preempt.training.save.schedule import NEVER
 
 logger = logging.getLogger("keras_preempt")
 

@@ -35,9 +35,9 @@ from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Reading, fin
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process import environment
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_with
-from keras_preempt.training.agreed import Start
-from keras_preempt.training.handshake import Handshake, StartError
-from keras_preempt.training.propagation import tell_loss
+from keras_preempt.training.leave.propagation import tell_loss
+from keras_preempt.training.save.agreed import Start
+from keras_preempt.training.start.handshake import Handshake, StartError
 
 logger = logging.getLogger("keras_preempt")
 

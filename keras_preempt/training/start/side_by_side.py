@@ -27,7 +27,7 @@ from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound
 from keras_preempt.checkpoint.layout import INCARNATIONS, parse_incarnation
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process import this_process
-from keras_preempt.training.handshake import StartError
+from keras_preempt.training.start.handshake import StartError
 
 logger = logging.getLogger("keras_preempt")
 

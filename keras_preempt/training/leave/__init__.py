@@ -1,0 +1,1 @@
+"""How a process leaves: after a notice, or by an error."""

@@ -1,0 +1,1 @@
+"""A fit or a loop from boundary to boundary: notices, rounds, errors."""
