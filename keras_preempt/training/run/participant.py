@@ -157,8 +157,27 @@ class Participant:
             return error
         raised = self.propagation.settle(error)
         origin = self.propagation.origin
-        self.events.emit("error", reason=in_one_line(raised), origin=None if origin is None else origin.value)
+        self.events.emit(
+            "error", reason=_in_one_line(raised), origin=None if origin is None else origin.value
+        )
         return raised
+
+    def end_by(self, error: BaseException) -> BaseException:
+        """Settles an error, and ends everything that was started; returns the error to raise."""
+        raised = self.settle(error)
+        self.ending.end(_in_one_line(raised))
+        return raised
+
+    @contextlib.contextmanager
+    def settled(self, which: Callable[[BaseException], bool] = lambda error: True) -> Iterator[None]:
+        """Ends everything by the errors that leave the block, if they are of those that `which` says."""
+        try:
+            yield
+        except BaseException as error:
+            raised = self.end_by(error) if which(error) else error
+            if raised is not error:
+                raise raised from error
+            raise
 
     def leave(
         self, plan: Plan, *, saved: str | None, what: str, flush: Callable[[], None] = lambda: None
@@ -210,5 +229,5 @@ class Participant:
         self.status.write(self.place.member, incarnation, steps)
 
 
-def in_one_line(error: BaseException) -> str:
+def _in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {gist(str(error))}"

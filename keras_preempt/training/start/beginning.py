@@ -44,7 +44,7 @@ from keras_preempt.training.reading_ahead import reading_ahead
 from keras_preempt.training.resuming import resumed_from
 from keras_preempt.training.run.fit import Fit
 from keras_preempt.training.run.hook import Hook
-from keras_preempt.training.run.participant import Ending, Participant, in_one_line
+from keras_preempt.training.run.participant import Ending, Participant
 from keras_preempt.training.run.runtime import Runtime
 from keras_preempt.training.run.several_fits import FitSlot, is_news, take_notices
 from keras_preempt.training.run.timers import Interval
@@ -112,11 +112,11 @@ def start(
         beginning = _Beginning(model, first, last, options, slot, ending, reached)
         participant = beginning.participant
         # Until they have agreed, the workers tell each other of errors in `startup`.
-        with _settled(
-            participant, lambda error: backend().errors.says_a_loss(error, participant.place.workers)
+        with participant.settled(
+            lambda error: backend().errors.says_a_loss(error, participant.place.workers)
         ):
             agreed = beginning.choose_checkpoint()
-        with _settled(participant):
+        with participant.settled():
             fit = beginning.resume(agreed, began)
         # Cleans up even if fit raises: Keras calls no hook then.
         left = weakref.finalize(last, fit.abandon)
@@ -150,7 +150,7 @@ class _Beginning(Startup):
         strategy = backend().strategy_of(model)
         here = backend().place(strategy)
         running = backend().running_fit(model)
-        ending.add(running.guard(lambda error: _settle(participant, error)))
+        ending.add(running.guard(lambda error: participant.end_by(error)))
         others = running.take_callbacks(first, last)
         if rivals := [callback for callback in others if isinstance(callback, type(first))]:
             raise ValueError(
@@ -253,7 +253,7 @@ class _Beginning(Startup):
         # The others are in the exchange as well, and wait for this worker. A file that arrived damaged is told later.
         with (
             self.milestones.reading(),
-            _settled(self.participant, lambda error: not isinstance(error, CheckpointError)),
+            self.participant.settled(lambda error: not isinstance(error, CheckpointError)),
         ):
             yield
 
@@ -383,27 +383,3 @@ class _Beginning(Startup):
         logger.log(level, "Watching over %s in %s. %s", watched, self.store.url, promised)
         if dropped := py_dataset.dropped(self.running.feed):
             logger.info("%s", dropped)
-
-
-# -- Errors --------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _settled(
-    participant: Participant, which: Callable[[BaseException], bool] = lambda error: True
-) -> Iterator[None]:
-    """Settles the errors that leave the block, if they are of those that `which` says."""
-    try:
-        yield
-    except BaseException as error:
-        raised = _settle(participant, error) if which(error) else error
-        if raised is not error:
-            raise raised from error
-        raise
-
-
-def _settle(participant: Participant, error: BaseException) -> BaseException:
-    """An error is on its way out of the fit; ends that, and returns the error to raise."""
-    raised = participant.settle(error)
-    participant.ending.end(in_one_line(raised))
-    return raised
