@@ -6,65 +6,25 @@ docs/versions.md says what "verified" means; ``make versions`` verifies both end
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 
 from packaging.version import Version
 
-from keras_preempt.backend.installed import requirement
-from keras_preempt.backend.versions import (
-    NEWEST_JAX,
-    NEWEST_KERAS,
-    NEWEST_TENSORFLOW,
-    OLDEST_JAX,
-    OLDEST_KERAS,
-    OLDEST_KERAS_ON_JAX,
-    OLDEST_TENSORFLOW,
-)
+from keras_preempt.backend.versions import NEWEST_KERAS, VERIFIED, too_old
 from keras_preempt.process import log
 
 logger = logging.getLogger("keras_preempt")
 
 
-@dataclass(frozen=True)
-class _Package:
-    """A package that Keras runs on.
-
-    Attributes:
-        name: What it is called.
-        oldest: The oldest version that was verified.
-        newest: The newest one.
-        oldest_keras: The oldest Keras that was verified on it.
-        install: How to install it.
-    """
-
-    name: str
-    oldest: str
-    newest: str
-    oldest_keras: str
-    install: str
-
-
-_PACKAGES = {
-    "tensorflow": _Package(
-        "TensorFlow",
-        OLDEST_TENSORFLOW,
-        NEWEST_TENSORFLOW,
-        OLDEST_KERAS,
-        "Install it with `pip install 'keras-preempt[tensorflow]'`, or on a Cloud TPU with `pip install "
-        "'keras-preempt[tpu]'`; the two exclude each other.",
-    ),
-    "jax": _Package(
-        "JAX",
-        OLDEST_JAX,
-        NEWEST_JAX,
-        OLDEST_KERAS_ON_JAX,
-        "Install it with `pip install 'keras-preempt[jax]'`.",
-    ),
+_NAMES = {"keras": "Keras", "tensorflow": "TensorFlow", "jax": "JAX"}
+_INSTALL = {
+    "tensorflow": "Install it with `pip install 'keras-preempt[tensorflow]'`, or on a Cloud TPU with `pip install "
+    "'keras-preempt[tpu]'`; the two exclude each other.",
+    "jax": "Install it with `pip install 'keras-preempt[jax]'`.",
 }
 
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 def check() -> None:
@@ -75,14 +35,14 @@ def check() -> None:
     Raises:
         ImportError: One of these does not hold; the message says what to install or to set.
     """
-    if not any(map(find_spec, _PACKAGES)):
+    if not any(map(find_spec, VERIFIED)):
         raise ImportError(
             "Expected TensorFlow or JAX to be installed. Received: neither. Install TensorFlow with `pip install "
             "'keras-preempt[tensorflow]'`, or on a Cloud TPU with `pip install 'keras-preempt[tpu]'` (the two exclude "
             "each other), or JAX with `pip install 'keras-preempt[jax]'` and set KERAS_BACKEND=jax."
         )
     backend = _backend()
-    if backend not in _PACKAGES:
+    if backend not in VERIFIED:
         raise ImportError(
             f"Expected Keras to run on the TensorFlow or the JAX backend. Received: {backend!r}. Set the environment "
             "variable KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax before Keras is imported, or the 'backend' in "
@@ -90,41 +50,37 @@ def check() -> None:
         )
     import keras
 
-    package = _PACKAGES[backend]
-    installed = str(import_module(backend).__version__)
-    _check_not_older("keras", keras.__version__, package.oldest_keras)
-    _check_not_older(backend, installed, package.oldest)
-    if Version(keras.__version__) > Version(NEWEST_KERAS) and "keras" not in _told:
-        _told.add("keras")
-        log.show()
-        logger.warning(
-            "Keras %s is newer than %s, the newest verified. %s", keras.__version__, NEWEST_KERAS, _look()
-        )
-    if Version(installed) > Version(package.newest) and backend not in _told:
-        _told.add(backend)
-        log.show()
-        logger.warning(
-            "%s %s is newer than %s, the newest verified. What is needed of it is checked where it is used.",
-            package.name,
-            installed,
-            package.newest,
-        )
+    installed = {"keras": keras.__version__, backend: str(import_module(backend).__version__)}
+    for package, (oldest, _) in VERIFIED[backend].items():
+        if wrong := too_old(package, installed[package], oldest):
+            raise ImportError(" ".join(wrong))
+    for package, (_, newest) in VERIFIED[backend].items():
+        if Version(installed[package]) > Version(newest) and package not in _warned:
+            _warned.add(package)
+            log.show()
+            logger.warning(
+                "%s %s is newer than %s, the newest verified. %s",
+                _NAMES[package],
+                installed[package],
+                newest,
+                _look() if package == "keras" else "What is needed of it is checked where it is used.",
+            )
 
 
 def _backend() -> str:
     try:
         import keras
     except ModuleNotFoundError as error:
-        missing = _PACKAGES.get((error.name or "").partition(".")[0])
-        if missing is None:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in VERIFIED:
             raise
-        others = [each for each in _PACKAGES if _PACKAGES[each] is not missing and find_spec(each)]
+        others = [each for each in VERIFIED if each != missing and find_spec(each)]
         instead = "".join(
-            f" Or set KERAS_BACKEND={each}, to train on {_PACKAGES[each].name}, which is." for each in others
+            f" Or set KERAS_BACKEND={each}, to train on {_NAMES[each]}, which is." for each in others
         )
         raise ImportError(
-            f"Expected {missing.name} to be installed, which Keras is set to run on. Received: {error}. "
-            f"{missing.install}{instead}"
+            f"Expected {_NAMES[missing]} to be installed, which Keras is set to run on. Received: {error}. "
+            f"{_INSTALL[missing]}{instead}"
         ) from error
     return str(keras.backend.backend())
 
@@ -141,14 +97,6 @@ def changed_names() -> list[str]:
         replaced = import_module("keras_preempt.backend.tensorflow.repairs").FUNCTIONS
     functions = names.changed_functions((*replaced, *names.FUNCTIONS))
     return [*functions, *names.missing(), *running_fit.changed_variables()]
-
-
-def _check_not_older(package: str, installed: str, oldest: str) -> None:
-    if Version(installed) < Version(oldest):
-        raise ImportError(
-            f"Expected {package} {oldest} or later. Received: {installed}. Install it with "
-            f"`pip install '{requirement(package, oldest)}'`."
-        )
 
 
 def _look() -> str:

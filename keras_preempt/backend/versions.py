@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 
+from packaging.version import Version
+
+from keras_preempt.backend.installed import requirement
 from keras_preempt.checkpoint.errors import PicklableError
 
 OLDEST_KERAS = "3.8.0"
@@ -29,6 +32,23 @@ NEWEST_JAX = "0.12.0.1"
 
 OLDEST_KERAS_ON_JAX = "3.15.1"
 """The only one that was verified on JAX so far."""
+
+VERIFIED = {
+    "tensorflow": {
+        "keras": (OLDEST_KERAS, NEWEST_KERAS),
+        "tensorflow": (OLDEST_TENSORFLOW, NEWEST_TENSORFLOW),
+    },
+    "jax": {"keras": (OLDEST_KERAS_ON_JAX, NEWEST_KERAS), "jax": (OLDEST_JAX, NEWEST_JAX)},
+}
+"""What has to be installed, by the backend: each package with its oldest and newest version."""
+
+
+def too_old(package: str, installed: str, oldest: str) -> tuple[str, str] | None:
+    """Says what is wrong with a version that is too old, and what to do; None if it is not."""
+    if Version(installed) >= Version(oldest):
+        return None
+    what = f"Expected {package} {oldest} or later. Received: {installed}."
+    return what, f"Install it with `pip install '{requirement(package, oldest)}'`."
 
 
 class _UnsupportedVersion(PicklableError, ImportError):

@@ -108,7 +108,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 def told_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> pytest.LogCaptureFixture:
-    monkeypatch.setattr(requirements, "_told", set())
+    monkeypatch.setattr(requirements, "_warned", set())
     return caplog
 
 
@@ -122,7 +122,7 @@ def test_what_has_changed_in_a_newer_keras_is_named(
     requirements.check()
     (record,) = told_nothing.records
     assert "Changed in it: TensorFlowTrainer._moved_elsewhere, the variable renamed of fit." in record.message
-    assert f"install keras=={requirements.NEWEST_KERAS}" in record.message
+    assert f"install keras=={versions.NEWEST_KERAS}" in record.message
 
 
 MOVED = """
@@ -146,8 +146,8 @@ def test_a_private_module_that_has_moved_is_named_and_the_package_is_used_all_th
 @pytest.mark.parametrize(
     ("package", "told", "newest"),
     [
-        (keras, "Keras 99.1.0", requirements.NEWEST_KERAS),
-        (tf, "TensorFlow 99.0.0-rc1", requirements.NEWEST_TENSORFLOW),
+        (keras, "Keras 99.1.0", versions.NEWEST_KERAS),
+        (tf, "TensorFlow 99.0.0-rc1", versions.NEWEST_TENSORFLOW),
     ],
 )
 def test_what_is_newer_than_verified_is_told_of_once_and_used_if_it_is_as_it_was(
@@ -171,8 +171,8 @@ def test_verified_versions_are_told_of_by_nobody(
     monkeypatch: pytest.MonkeyPatch, told_nothing: pytest.LogCaptureFixture
 ) -> None:
     for kerases, tensorflow in (
-        (requirements.OLDEST_KERAS, requirements.OLDEST_TENSORFLOW),
-        (requirements.NEWEST_KERAS, requirements.NEWEST_TENSORFLOW),
+        (versions.OLDEST_KERAS, versions.OLDEST_TENSORFLOW),
+        (versions.NEWEST_KERAS, versions.NEWEST_TENSORFLOW),
     ):
         monkeypatch.setattr(keras, "__version__", kerases)
         monkeypatch.setattr(tf, "__version__", tensorflow)
@@ -209,11 +209,11 @@ def test_the_stated_range_is_the_one_that_is_verified() -> None:
     for package, version in stated.items():
         assert (pinned[package] + ".").startswith(version + "."), package
     assert (pinned["keras"], pinned["tensorflow"]) == (
-        requirements.OLDEST_KERAS,
-        requirements.OLDEST_TENSORFLOW,
+        versions.OLDEST_KERAS,
+        versions.OLDEST_TENSORFLOW,
     )
     newest = verify.pins("newest")
-    assert newest == {"keras": requirements.NEWEST_KERAS, "tensorflow": requirements.NEWEST_TENSORFLOW}
+    assert newest == {"keras": versions.NEWEST_KERAS, "tensorflow": versions.NEWEST_TENSORFLOW}
 
 
 def test_the_stated_range_on_jax_is_the_one_that_is_verified() -> None:

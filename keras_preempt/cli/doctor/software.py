@@ -11,26 +11,9 @@ from packaging.version import Version
 
 from keras_preempt.backend.determinism import OF_JAX, OF_TENSORFLOW
 from keras_preempt.backend.installed import requirement, version_of
-from keras_preempt.backend.versions import (
-    NEWEST_JAX,
-    NEWEST_KERAS,
-    NEWEST_TENSORFLOW,
-    OLDEST_JAX,
-    OLDEST_KERAS,
-    OLDEST_KERAS_ON_JAX,
-    OLDEST_TENSORFLOW,
-)
+from keras_preempt.backend.versions import VERIFIED, too_old
 from keras_preempt.cli.doctor.finding import Findings
 from keras_preempt.notices.detection import find_accelerator
-
-_RANGES = {
-    "tensorflow": (
-        ("keras", OLDEST_KERAS, NEWEST_KERAS),
-        ("tensorflow", OLDEST_TENSORFLOW, NEWEST_TENSORFLOW),
-    ),
-    "jax": (("keras", OLDEST_KERAS_ON_JAX, NEWEST_KERAS), ("jax", OLDEST_JAX, NEWEST_JAX)),
-}
-"""What has to be installed, by the backend: each with its oldest and newest version."""
 
 _DETERMINISM = {"tensorflow": OF_TENSORFLOW, "jax": OF_JAX}
 
@@ -38,18 +21,18 @@ _DETERMINISM = {"tensorflow": OF_TENSORFLOW, "jax": OF_JAX}
 def check_versions(findings: Findings) -> None:
     """Compares the installed versions of Keras and its backend with those that were verified."""
     backend = backend_of(os.environ)
-    if backend not in _RANGES:
+    if backend not in VERIFIED:
         findings.problem(
             "backend",
             f"Expected Keras to run on the TensorFlow or the JAX backend. Received: {backend!r}.",
             "Set KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax for the job, or the 'backend' in ~/.keras/keras.json.",
         )
         return
-    for name, oldest, newest in _RANGES[backend]:
+    for name, (oldest, newest) in VERIFIED[backend].items():
         version = version_of(name)
         if version is None:
             cure = f"Install it with `pip install 'keras-preempt[{backend}]'`, in the environment of the job."
-            other = next((each for each in _RANGES if each != backend and version_of(each)), None)
+            other = next((each for each in VERIFIED if each != backend and version_of(each)), None)
             if name != backend or other is None:
                 what = f"Expected {name} to be installed beside keras-preempt. Received: none."
             else:
@@ -59,12 +42,8 @@ def check_versions(findings: Findings) -> None:
                 )
                 cure = f"Set KERAS_BACKEND={other} for the job, to train on what is there. Otherwise: {cure}"
             findings.problem("versions", what, cure)
-        elif Version(version) < Version(oldest):
-            findings.problem(
-                "versions",
-                f"Expected {name} {oldest} or later. Received: {version}.",
-                f"Install it with `pip install '{requirement(name, oldest)}'`.",
-            )
+        elif wrong := too_old(name, version, oldest):
+            findings.problem("versions", *wrong)
         elif Version(version) > Version(newest):
             findings.warning(
                 "versions",
