@@ -63,7 +63,7 @@ def describe(model: keras.Model) -> dict[str, Any] | None:
 def keep(store: Store, incarnation: int, description: dict[str, Any] | None) -> None:
     """Writes what `describe` has returned in the run's directory, unless the newest description says the same.
 
-    A failure is logged and ends nothing.
+    An error is logged, not raised.
     """
     if description is None:
         return

@@ -64,7 +64,7 @@ class Attributes:
         self._initial_arrays: dict[str, Array] = {}
         self._there: dict[str, Any] = {}
         self._others: dict[str, Any] = {}
-        self._told = {each.place for each, _, not_plain in self._written(AttributeWriter({})) if not_plain}
+        self._logged = {each.place for each, _, not_plain in self._written(AttributeWriter({})) if not_plain}
 
     def begin(self) -> None:
         """Remembers the attributes as they are when the first epoch begins; only the first call does."""
@@ -122,8 +122,8 @@ class Attributes:
         """Logs on worker 0 which attributes have come to hold what cannot be kept; each once."""
         new = []
         for each, _, not_plain in self._written(AttributeWriter({})) if member == 0 else ():
-            if not_plain and each.place not in self._told and not is_same_in_each_start(each.value):
-                self._told.add(each.place)
+            if not_plain and each.place not in self._logged and not is_same_in_each_start(each.value):
+                self._logged.add(each.place)
                 new.append(f"{each.owner}.{each.name} ({not_plain})")
         if new:
             what = f"{', '.join(new)} cannot be kept over a restart. {cure(new)}"

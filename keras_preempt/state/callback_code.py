@@ -32,7 +32,7 @@ TEST_HOOKS = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_t
 """The hooks of a validation."""
 
 BEGIN_HOOKS = ("on_train_begin", "on_epoch_begin")
-"""Those that Keras calls in a restarted process before the first step, though they had been called."""
+"""Those that Keras calls before the first step of a restarted process, although an earlier one has called them."""
 
 BEFORE_STEP = ("on_train_batch_begin", "on_batch_begin")
 """Those that Keras calls right before a step."""
@@ -57,7 +57,7 @@ _CHANGING = frozenset(
         *("fit", "train_on_batch", "train_step", "train_function", "SwapEMAWeights", "exec", "eval"),
     }
 )
-"""Names without which weights are hardly changed."""
+"""Without one of these names, code hardly changes weights."""
 
 _HARMLESS = frozenset(
     {
@@ -66,10 +66,10 @@ _HARMLESS = frozenset(
         *("matplotlib", "seaborn", "PIL", "cv2", "tqdm", "rich", "wandb", "mlflow", "absl", "keras_preempt"),
     }
 )
-"""Packages that change no weights unless it is by one of those names."""
+"""Packages that change weights only by those names."""
 
 TRACING = frozenset({"compile", "make_train_function", "train_function"})
-"""Names without which a callback does not have a step traced anew."""
+"""Without one of these names, a callback has no step traced anew."""
 
 _MOST = 500
 """The most functions that are read."""
@@ -197,7 +197,7 @@ class HookCode:
             self._of_module(None, kind.__module__)
 
     def _of_module(self, module: ModuleType | None, name: str) -> None:
-        """A module of the user's is read; one of another package could do what it likes with the model that it gets."""
+        """Modules of the user's are read; another package could do anything with a model that it is given."""
         if _is_of(name, _HARMLESS):
             return
         if _root(name) != self._root and _is_installed(_root(name)):

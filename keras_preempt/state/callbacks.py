@@ -262,7 +262,7 @@ class CallbackStates:
             if path is not None and path.is_file() and path.stat().st_size > 0:
                 logger.warning(
                     "Training begins again without a checkpoint, and CSVLogger goes on in %s: rows of epochs that an "
-                    "earlier start has written and lost stay there, and come a second time. Remove them, or the file.",
+                    "earlier start wrote and lost stay there, and come a second time. Remove them, or the file.",
                     callback.filename,
                 )
 
@@ -281,7 +281,7 @@ class CallbackStates:
             if not callback.append:  # Keras would begin the file anew.
                 callback.append = True
                 self._appending.append(callback)
-            callback.on_train_begin()  # It may have had its turn already, and have found another file.
+            callback.on_train_begin()  # It may have begun already, and found another file.
 
     def restore(self, states: Mapping[str, Any], arrays: Mapping[str, Array]) -> list[str]:
         """Puts the states back; returns what does not match between the fit and the checkpoint, in words."""

@@ -2,9 +2,9 @@
 
 Before the first step nothing is drawn to find out: shuffles and their seeds, random operations, and the order of
 elements are read from the pipeline, and Python code is searched for draws from a global random state. What else that
-code does cannot be seen; it becomes a condition. Python's and NumPy's global random states are kept, but data is drawn
-some batches ahead of training, so the saved states do not belong to the batch that training goes on with; where a
-pipeline draws nothing ahead, they do.
+code does cannot be seen; the log then names it as a condition. Python's and NumPy's global random states are kept, but
+data is drawn some batches ahead of training, so the saved states do not belong to the batch that training goes on with;
+where a pipeline draws nothing ahead, they do.
 """
 
 from __future__ import annotations
@@ -128,9 +128,8 @@ def _doubts_of_pipelines(parts: Sequence[Ingredient], data: str) -> Iterator[tup
     if unordered := " ".join(part.name for part in parts if not part.ordered):
         kind = "an interleave" if "Interleave" in unordered else "a map" if "Map" in unordered else "a part"
         yield (
-            f"the {data} comes in the order in which it is ready, which is another one each time: it has "
-            f"{kind} whose order is free (deterministic=False, or shuffle_files=True of "
-            "tensorflow_datasets)",
+            f"the {data} arrives in whatever order it is ready, which differs each time: it has {kind} whose order is "
+            "free (deterministic=False, or shuffle_files=True of tensorflow_datasets)",
             "Leave out deterministic=False or shuffle_files=True, and shuffle the samples with a seed",
         )
     draws = [part for part in parts if part.does is Does.DRAW]
@@ -163,7 +162,7 @@ def _doubts_of_training(feed: InputFeed, parts: Sequence[Ingredient]) -> Iterato
         yield (
             "the length of the training data is not known, so that Keras finds its end by a step that fails, and with "
             "several replicas it is left to chance which of them count that step",
-            "Tell the length, by dataset.apply(tf.data.experimental.assert_cardinality(n)), or pass steps_per_epoch",
+            "Set the length, by dataset.apply(tf.data.experimental.assert_cardinality(n)), or pass steps_per_epoch",
         )
     if feed.is_shared and feed.is_generator:
         yield (
@@ -182,8 +181,8 @@ def _doubts_of_training(feed: InputFeed, parts: Sequence[Ingredient]) -> Iterato
             )
     elif py_batches.pass_goes_on(feed.epoch_iterator):
         yield (
-            "with steps_per_epoch, Keras starts the workers of a PyDataset again in each epoch, behind as many batches "
-            "as they happen to have fetched",
+            "with steps_per_epoch, Keras restarts the workers of a PyDataset in each epoch, after however many batches "
+            "they happen to have fetched",
             "Leave out steps_per_epoch, or let the PyDataset have workers=1",
         )
     if where := _global_draw(feed, parts):
@@ -224,7 +223,7 @@ def _doubts_of_validation(data: object, parts: Sequence[Ingredient]) -> Iterator
         return
     if isinstance(data, Generator):
         yield (
-            "each validation goes on in the Python generator an unknown number of batches after the one before",
+            "each validation continues in the Python generator, an unknown number of batches after the previous one",
             "Pass a tf.data.Dataset or a keras.utils.PyDataset as validation_data",
         )
     if where := data_code.global_draw(*(part.code for part in parts if part.code)):
@@ -276,7 +275,7 @@ def _gave_others(feed: InputFeed, of: str) -> str:
         return ""
     return (
         f"{type(feed.py_dataset).__name__} gave other batches in the first {of} than when Keras asked for the same "
-        "ones before it, and a restart may lose what makes the difference"
+        "ones before it, and a restart may lose what made them differ"
     )
 
 
