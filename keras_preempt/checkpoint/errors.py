@@ -8,17 +8,17 @@ _LONGEST = 500  # characters of a message that may come from a file
 
 
 def _remade(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
-    """Makes an error of what it was raised with, as it is, not of what its own constructor takes."""
+    """Makes an error from the arguments of its base class, not from those of its own constructor."""
     error = kind.__new__(kind, *arguments)
-    python_s_own = next(base for base in kind.__mro__ if base.__module__ == "builtins")
-    python_s_own.__init__(error, *arguments)  # type: ignore[misc]
+    builtin = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+    builtin.__init__(error, *arguments)  # type: ignore[misc]
     return error
 
 
 class PicklableError(Exception):
-    """An error that reaches another process as it is, by `pickle`: the message, and what it carries.
+    """An error that survives `pickle` with its message and attributes.
 
-    Python would call the constructor with the message, which those that compose the message do not take.
+    Python would pass the message to the constructor, which takes other arguments where it composes the message.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -35,9 +35,9 @@ class StoreUnavailable(CheckpointError, OSError):
 
 
 class CallFailed(StoreUnavailable):
-    """The system has refused a call on a file, and nobody has tried again: what is wrong may have been so for a moment.
+    """The system has refused a call on a file, which was not retried: the cause may be temporary.
 
-    A store in a bucket tries by itself, for as long as it may.
+    A store in a bucket retries by itself and does not raise this.
     """
 
 

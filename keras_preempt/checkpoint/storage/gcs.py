@@ -45,7 +45,7 @@ from keras_preempt.process.threads import Pool
 CONNECTIONS = 8
 """Transfers at a time. One stream to a bucket is slower than most networks; more than these few gain little."""
 
-_PROOF_SECONDS = 30.0  # less than other calls may take: here a person waits for a clear answer
+_PROOF_SECONDS = 30.0  # less than other calls may take: a person waits for this one
 _PROBE = b"probe"
 _MOST_SEEN = 4096  # objects; older ones are forgotten
 _ALONE = 1 << 20  # bytes; a smaller file is fetched by the thread that asks for it
@@ -123,7 +123,7 @@ class GcsStore(Store):
         try:
             info = put(bucket, probe, BytesIO(_PROBE), len(_PROBE), google_crc32c.value(_PROBE), budget)
         except AlreadyExists as error:
-            # Who may not create is told that first.
+            # A missing permission to create is reported before this.
             info = left[0] if left else None
             if info is None:
                 failed = StoreUnavailable(

@@ -32,7 +32,7 @@ _CONNECTION = re.compile(r"\A\w+\(host='[^']*', port=\d+\): ")  # what urllib3 p
 
 
 class EmptyAnswer(Exception):
-    """The service has reported success and left out what it should say."""
+    """The service has reported success without the data that belongs to it."""
 
 
 class NoTokenYet(requests.ConnectionError):
@@ -40,7 +40,7 @@ class NoTokenYet(requests.ConnectionError):
 
 
 class OddAnswer(requests.ConnectionError):
-    """Whatever has answered, it was not the service: a proxy, or a page for people."""
+    """Something other than the service has answered, such as a proxy or a login page."""
 
     @classmethod
     def of(cls, error: requests.JSONDecodeError) -> OddAnswer:

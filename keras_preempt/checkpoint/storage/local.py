@@ -56,7 +56,7 @@ SMALLEST_FILE = 8 << 20
 LARGEST_FILE = 64 << 20
 """Bytes; a save that gives way to another does so between two files."""
 
-_FOR_GOOD = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_PERMANENT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 """Errors that do not go away by themselves."""
 
 
@@ -304,7 +304,7 @@ class LocalStore(Store):
             return UnsafeName(
                 f"Expected {name!r} to lie in {self.url}. Received: symbolic links that lead in a circle. Remove them."
             )
-        raises = StoreUnavailable if error.errno in _FOR_GOOD else CallFailed
+        raises = StoreUnavailable if error.errno in _PERMANENT else CallFailed
         return raises(
             f"Expected to read and write {name!r} in {self.url}. Received: {error.strerror or error}. {advice(error)}"
         )

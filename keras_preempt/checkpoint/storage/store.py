@@ -17,13 +17,13 @@ from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable, UnsafeNa
 
 Moved = Callable[[int], None]
 """Called with how many more bytes have gone to the storage or come from it: for pieces of about 1 MiB or more, from any
-thread, several at a time. A negative number means that so many have to be moved once more."""
+thread, several at a time. A negative number means that so many bytes must be moved again."""
 
 Shown = Callable[[str, int], AbstractContextManager[Moved]]
 """Called with the task, such as "Reading step-00000012/00001-0000", and how many bytes that moves."""
 
 TEMPORARY_PREFIX = ".tmp-"
-"""Names with a component that starts so are half-written files: never listed, never asked for."""
+"""What a component in the name of a half-written file starts with; such files are never listed or asked for."""
 
 _LONGEST_NAME = 1024  # bytes; the limit of Google Cloud Storage
 _LONGEST_COMPONENT = 255  # bytes; the limit of the usual Linux file systems

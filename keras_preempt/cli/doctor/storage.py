@@ -51,7 +51,7 @@ def check_place(findings: Findings, store: Store, platform: Platform) -> bool:
         found = f"{before}{separator}".strip()
         if operation in _NEEDED_FOR:
             found += f" Without it, {_NEEDED_FOR[operation]}."
-        findings.problem(what, found, cure or "Give this account roles/storage.objectUser on the bucket.")
+        findings.problem(what, found, cure or "Check the permissions there.")
     if usable and store.path is not None:
         _check_durable(findings, store.url, store.path, platform)
     return usable
