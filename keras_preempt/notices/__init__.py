@@ -7,7 +7,7 @@ from typing import Protocol
 
 from keras_preempt.agreement.grace import Notice
 
-__all__ = ["Notice", "OnNotice", "Source"]
+__all__ = ["Notice"]
 
 OnNotice = Callable[[Notice], None]
 
