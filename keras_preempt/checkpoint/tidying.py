@@ -179,15 +179,12 @@ class Tidying:
         """Whether a checkpoint counts: one whose removal was cut short, or that lost a part list, does not."""
         if again or not seen.whole:
             manifest = self._read(seen)
-            sizes = (
-                {}
-                if manifest is None
-                else {each.name: each.size for each in self._store.list(seen.directory)}
-            )
-            seen.whole = manifest is not None and all(
-                sizes.get(f"{seen.directory}/{ref.name}") == ref.size for ref in manifest.parts
-            )
+            seen.whole = manifest is not None and self._has_its_parts(seen.directory, manifest)
         return seen.whole
+
+    def _has_its_parts(self, directory: str, manifest: Manifest) -> bool:
+        found = {file.name: file.size for file in self._store.list(directory)}
+        return all(found.get(f"{directory}/{ref.name}") == ref.size for ref in manifest.parts)
 
     def _read(self, seen: _Attempt) -> Manifest | None:
         """Reads the manifest of a checkpoint; None if that cannot be read, or is gone."""
