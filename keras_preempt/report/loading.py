@@ -14,8 +14,7 @@ from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process import this_process
 from keras_preempt.process.words import counted, some
 from keras_preempt.report import events
-from keras_preempt.report.account import Account
-from keras_preempt.report.accounting import account
+from keras_preempt.report.account import Account, account
 
 _MOST_STARTS_NAMED = 5
 

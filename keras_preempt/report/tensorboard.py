@@ -120,7 +120,7 @@ class Points:
     def _report(self, step: int, at_the_end: bool) -> None:
         from keras_preempt.process import this_process  # Not for those who have no TensorBoard.
         from keras_preempt.report import events
-        from keras_preempt.report.accounting import account
+        from keras_preempt.report.account import account
 
         try:
             with contextlib.closing(open_store(self._directory)) as store:

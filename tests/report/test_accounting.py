@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_preempt.report.account import Account
-from keras_preempt.report.accounting import account
+from keras_preempt.report.account import Account, account
 from keras_preempt.report.events import KINDS
 from keras_preempt.report.page import page
 from keras_preempt.report.style import STYLE

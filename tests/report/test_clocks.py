@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from keras_preempt.report.accounting import account
+from keras_preempt.report.account import account
 from keras_preempt.report.events import in_order
 from keras_preempt.report.worker_run import TRAIN, End
 from tests.report.story import Story
