@@ -25,7 +25,7 @@ from keras_preempt.training.leave.propagation import tell_uncaught_loss
 from keras_preempt.training.resuming import ResumedFrom
 from keras_preempt.training.run.fit import Fit
 from keras_preempt.training.save.requests import interval
-from keras_preempt.training.save.schedule import chosen
+from keras_preempt.training.save.schedule import schedule_of
 from keras_preempt.training.start.beginning import Options, start
 from keras_preempt.training.start.startup import reads_together
 
@@ -108,7 +108,7 @@ class PreemptionCallback(keras.callbacks.Callback):
             store,
             staging_dir,
             config,
-            chosen(save_every),
+            schedule_of(save_every),
             retention,
             together,
             input_size.limit_of(input_state),

@@ -68,13 +68,13 @@ __all__ = [
     "At",
     "Call",
     "Decision",
-    "Event",
     "Kind",
     "Plan",
     "Position",
     "ProtocolError",
     "State",
     "Transition",
+    "Trigger",
     "abort_plan",
     "answer",
     "decide",
@@ -97,7 +97,7 @@ class State(str, Enum):
     LOST = "lost"
 
 
-class Event(str, Enum):
+class Trigger(str, Enum):
     """What happens to a member."""
 
     CALL = "call"
@@ -134,7 +134,7 @@ class Transition:
     """
 
     source: State
-    event: Event
+    event: Trigger
     target: State
     meaning: str
     next_round: bool = False
@@ -142,28 +142,30 @@ class Transition:
 
 TRANSITIONS: tuple[Transition, ...] = (
     Transition(
-        State.LISTENING, Event.CALL, State.ANSWERED, "a call stands: attention on, then answer with `at`"
+        State.LISTENING, Trigger.CALL, State.ANSWERED, "a call stands: attention on, then answer with `at`"
     ),
-    Transition(State.LISTENING, Event.LOST, State.LOST, "coordination is gone, or a member failed"),
-    Transition(State.LISTENING, Event.FINISH, State.FINISHED, "training ended after an aborted round"),
-    Transition(State.ANSWERED, Event.PLAN, State.PLANNED, "the target is known"),
-    Transition(State.ANSWERED, Event.ABORT, State.LISTENING, "nothing comes of this round: train on", True),
-    Transition(State.ANSWERED, Event.LOST, State.LOST, "no plan will come: let training's own error surface"),
-    Transition(State.PLANNED, Event.REACHED, State.ACTING, "the main thread is at the target"),
-    Transition(State.PLANNED, Event.LOST, State.PLANNED, "a known plan needs no coordination"),
-    Transition(State.ACTING, Event.ACTED, State.LISTENING, "saved: train on", True),
-    Transition(State.ACTING, Event.LEAVE, State.LEFT, "saved: leave the process"),
-    Transition(State.ACTING, Event.FINISH, State.FINISHED, "the last boundary: training is complete"),
-    Transition(State.ACTING, Event.LOST, State.ACTING, "saving goes through storage, not coordination"),
-    Transition(State.LEFT, Event.LOST, State.LEFT, "others leave too"),
-    Transition(State.FINISHED, Event.LOST, State.FINISHED, "others finish too"),
-    Transition(State.LOST, Event.LOST, State.LOST, "told twice"),
+    Transition(State.LISTENING, Trigger.LOST, State.LOST, "coordination is gone, or a member failed"),
+    Transition(State.LISTENING, Trigger.FINISH, State.FINISHED, "training ended after an aborted round"),
+    Transition(State.ANSWERED, Trigger.PLAN, State.PLANNED, "the target is known"),
+    Transition(State.ANSWERED, Trigger.ABORT, State.LISTENING, "nothing comes of this round: train on", True),
+    Transition(
+        State.ANSWERED, Trigger.LOST, State.LOST, "no plan will come: let training's own error surface"
+    ),
+    Transition(State.PLANNED, Trigger.REACHED, State.ACTING, "the main thread is at the target"),
+    Transition(State.PLANNED, Trigger.LOST, State.PLANNED, "a known plan needs no coordination"),
+    Transition(State.ACTING, Trigger.ACTED, State.LISTENING, "saved: train on", True),
+    Transition(State.ACTING, Trigger.LEAVE, State.LEFT, "saved: leave the process"),
+    Transition(State.ACTING, Trigger.FINISH, State.FINISHED, "the last boundary: training is complete"),
+    Transition(State.ACTING, Trigger.LOST, State.ACTING, "saving goes through storage, not coordination"),
+    Transition(State.LEFT, Trigger.LOST, State.LEFT, "others leave too"),
+    Transition(State.FINISHED, Trigger.LOST, State.FINISHED, "others finish too"),
+    Transition(State.LOST, Trigger.LOST, State.LOST, "told twice"),
 )
 
 _BY_SOURCE = {(row.source, row.event): row for row in TRANSITIONS}
 
 
-def transition(state: State, event: Event) -> Transition:
+def transition(state: State, event: Trigger) -> Transition:
     """The row of the table for `event` in `state`; raises ProtocolError if there is none."""
     row = _BY_SOURCE.get((state, event))
     if row is None:
@@ -235,11 +237,11 @@ def decide(entered: int, plan: Plan | None, last: bool) -> Decision:
     return Decision.ACT if last or entered == plan.target else Decision.PASS
 
 
-def outcome(plan: Plan, last: bool) -> Event:
+def outcome(plan: Plan, last: bool) -> Trigger:
     """The event that ends the acting on `plan`: FINISH at the last boundary; else ACTED or LEAVE, as planned."""
     if last:
-        return Event.FINISH
-    return Event.ACTED if plan.goes_on else Event.LEAVE
+        return Trigger.FINISH
+    return Trigger.ACTED if plan.goes_on else Trigger.LEAVE
 
 
 def without(plan: Plan, late: Sequence[int], members: Sequence[int], own: int) -> Plan:

@@ -17,9 +17,9 @@ from keras_preempt.agreement.grace import Notice, Standing
 from keras_preempt.agreement.member import (
     EXPECTED_WITHIN,
     ROUNDS_PER_REASON,
-    Heard,
+    CallRequest,
     Member,
-    Request,
+    NoticeEffect,
     Withdrawn,
 )
 from keras_preempt.agreement.messages import At, Call, Failure, Plan, Position, ProtocolError, key
@@ -103,7 +103,7 @@ class Delegate:
         self.ask(self.member.start)
         self._watcher.start()
 
-    def ask(self, step: Callable[[float, float], Request | None]) -> Request | None:
+    def ask(self, step: Callable[[float, float], CallRequest | None]) -> CallRequest | None:
         """Lets the member take a step, a method of it, and tells the others what it asks for; returns that."""
         with self.changed:
             request = step(self._clock(), self._main.reserve())
@@ -113,7 +113,7 @@ class Delegate:
 
     # -- Notices ------------------------------------------------------------------------------------
 
-    def notify(self, notice: Notice) -> Heard:
+    def notify(self, notice: Notice) -> NoticeEffect:
         """Takes a notice, calls for it if need be, and returns what it means."""
         with self.changed:
             heard, request = self.member.notify(notice, self._clock(), self._main.reserve())
@@ -121,7 +121,7 @@ class Delegate:
         self._put(request)
         return heard
 
-    def interrupt(self) -> Heard:
+    def interrupt(self) -> NoticeEffect:
         """The user interrupts this worker: calls for that if need be, and returns what it means."""
         with self.changed:
             heard, request = self.member.interrupt(self._clock(), self._main.reserve())
@@ -331,7 +331,7 @@ class Delegate:
         until = self.member.expected_until
         self.changed.wait(max(0.0, (limit if until is None else min(limit, until)) - now))
 
-    def _put(self, request: Request | None) -> bool:
+    def _put(self, request: CallRequest | None) -> bool:
         """Tells the others; returns whether the service has answered."""
         stopped = self.member.stopped_asking
         if stopped and not self._stopped:

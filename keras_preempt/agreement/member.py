@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from enum import Enum
 
-from keras_preempt.agreement.alignment import Decision, Event, State, answer, decide, outcome, transition
+from keras_preempt.agreement.alignment import Decision, State, Trigger, answer, decide, outcome, transition
 from keras_preempt.agreement.grace import Notice, Standing, has_room
 from keras_preempt.agreement.messages import At, Call, Failure, Kind, Plan, Position, ProtocolError
 
@@ -25,7 +25,7 @@ _OVER = frozenset({State.FINISHED, State.LEFT})
 _WITHOUT_AGREEMENT = frozenset({State.LOST, State.FINISHED})
 
 
-class Heard(Enum):
+class NoticeEffect(Enum):
     """What a notice means to the worker that has heard it."""
 
     NEWS = "its end comes, or comes earlier than was known"
@@ -44,7 +44,7 @@ class Withdrawn(Enum):
 
 
 @dataclass(frozen=True)
-class Request:
+class CallRequest:
     """What a worker has to say to the others: to be put under `call` of the round, unless something stands there.
 
     Attributes:
@@ -122,7 +122,7 @@ class Member:
         """Whether it has called too often in vain to call again."""
         return self.calls > ROUNDS_PER_REASON
 
-    def advance(self, event: Event, plan: Plan | None = None) -> None:
+    def advance(self, event: Trigger, plan: Plan | None = None) -> None:
         """Takes `event`, as the table has it, and with PLAN the plan that stands."""
         row = transition(self.state, event)
         self.state = row.target
@@ -131,7 +131,7 @@ class Member:
 
     # -- Notices ------------------------------------------------------------------------------------
 
-    def start(self, now: float, reserve: float) -> Request | None:
+    def start(self, now: float, reserve: float) -> CallRequest | None:
         """Takes part in rounds from now on; notices that came before are acted on now."""
         self.open = True
         return self._call_at_once(now, reserve)
@@ -148,22 +148,22 @@ class Member:
         self.expected = self.round
         return True
 
-    def notify(self, notice: Notice, now: float, reserve: float) -> tuple[Heard, Request | None]:
+    def notify(self, notice: Notice, now: float, reserve: float) -> tuple[NoticeEffect, CallRequest | None]:
         """Takes a notice, and calls for it unless the countdown runs."""
         before = self.standing
         if not notice.hint:
             self.standing = before.add(notice)
         if self.open and self.state in _OVER:
-            return Heard.OVER, None
+            return NoticeEffect.OVER, None
         listening = self.open and self.state in (State.LISTENING, State.ANSWERED)
         if notice.hint:
-            hint = Request(self.round, Call(self.index, Kind.PERIODIC, notice.reason))
-            return Heard.HINT, hint if listening else None
+            hint = CallRequest(self.round, Call(self.index, Kind.PERIODIC, notice.reason))
+            return NoticeEffect.HINT, hint if listening else None
         request = self.call_to_leave(now, reserve) if listening and not self.trains_on else None
         if request is not None and not self.awaits_call:
             self.expect(now)  # No further step until the call is back, as after a signal.
         news = not before or self.standing.gone_by < before.gone_by
-        return Heard.NEWS if news else Heard.KNOWN, request
+        return NoticeEffect.NEWS if news else NoticeEffect.KNOWN, request
 
     def withdraw(self, notice: Notice) -> Withdrawn:
         """A source says that what it announced will not happen. A call that was made already stands."""
@@ -176,16 +176,16 @@ class Member:
         leaves = self.open and self.plan is not None and not self.plan.goes_on
         return Withdrawn.TOO_LATE if leaves else Withdrawn.FREE
 
-    def interrupt(self, now: float, reserve: float) -> tuple[Heard, Request | None]:
+    def interrupt(self, now: float, reserve: float) -> tuple[NoticeEffect, CallRequest | None]:
         """The user interrupts this worker: all save and leave, also during the countdown."""
-        heard = Heard.KNOWN if self.interrupted else Heard.NEWS
+        heard = NoticeEffect.KNOWN if self.interrupted else NoticeEffect.NEWS
         self.interrupted = True
         if self.open and self.state in _OVER:
-            return Heard.OVER, None
+            return NoticeEffect.OVER, None
         listening = self.open and self.state in (State.LISTENING, State.ANSWERED)
         return heard, self.call_to_leave(now, reserve) if listening else None
 
-    def call_to_leave(self, now: float, reserve: float) -> Request | None:
+    def call_to_leave(self, now: float, reserve: float) -> CallRequest | None:
         """Calls for an interrupt or the notices that stand: to save, then leave, or train on if there is time."""
         if not (self.standing or self.interrupted):
             return None
@@ -196,12 +196,12 @@ class Member:
                 self.expected = -1
                 return None
         if self.interrupted:
-            return Request(self.round, Call(self.index, Kind.INTERRUPTED, "interrupted by its user"))
+            return CallRequest(self.round, Call(self.index, Kind.INTERRUPTED, "interrupted by its user"))
         kind = Kind.DEADLINE if self.trains_on else Kind.PREEMPTED
         goes_on = kind is Kind.PREEMPTED and has_room(self.standing.gone_by, now, reserve)
-        return Request(self.round, Call(self.index, kind, self.standing.first.reason, goes_on))
+        return CallRequest(self.round, Call(self.index, kind, self.standing.first.reason, goes_on))
 
-    def _call_at_once(self, now: float, reserve: float) -> Request | None:
+    def _call_at_once(self, now: float, reserve: float) -> CallRequest | None:
         if not (self.standing or self.interrupted):
             return None
         self.expect(now)  # No further step until the call is back.
@@ -221,7 +221,7 @@ class Member:
             return None
         return self.standing.gone_by - reserve
 
-    def count_down(self, now: float, reserve: float) -> Request | None:
+    def count_down(self, now: float, reserve: float) -> CallRequest | None:
         """Calls the last round if the time for it has come."""
         due = self.due(reserve)
         return None if due is None or now < due else self.call_to_leave(now, reserve)
@@ -243,7 +243,7 @@ class Member:
         if decision is not Decision.HOLD:
             self.held = None
         if decision is Decision.ACT:
-            self.advance(Event.REACHED)
+            self.advance(Trigger.REACHED)
         return decision
 
     def _decision(self, entered: int) -> Decision:
@@ -267,7 +267,7 @@ class Member:
         self.expected = -1
         return True
 
-    def finish(self) -> Request | None:
+    def finish(self) -> CallRequest | None:
         """The main thread is at the last boundary; None once training ends here without agreement.
 
         A worker that has asked in enough rounds gives up. It says so where a call would stand, and what stands there
@@ -280,55 +280,55 @@ class Member:
         self.asked = self.round
         if self.asks == ROUNDS_PER_REASON:
             why = f"no agreement at the end of training, after {ROUNDS_PER_REASON} rounds"
-            return Request(self.round, Failure(self.index, "", 0, why))
+            return CallRequest(self.round, Failure(self.index, "", 0, why))
         self.asks += 1
-        return Request(self.round, Call(self.index, Kind.FINISHED, "training finished"))
+        return CallRequest(self.round, Call(self.index, Kind.FINISHED, "training finished"))
 
-    def call_periodic(self, now: float = 0.0, reserve: float = 0.0) -> Request | None:
+    def call_periodic(self, now: float = 0.0, reserve: float = 0.0) -> CallRequest | None:
         return self._call_to_save(Kind.PERIODIC, "the time to save has come")
 
-    def call_requested(self, now: float = 0.0, reserve: float = 0.0) -> Request | None:
+    def call_requested(self, now: float = 0.0, reserve: float = 0.0) -> CallRequest | None:
         return self._call_to_save(Kind.REQUESTED, "a save was asked for")
 
-    def _call_to_save(self, kind: Kind, reason: str) -> Request | None:
+    def _call_to_save(self, kind: Kind, reason: str) -> CallRequest | None:
         """Calls for a save after which training continues, unless a round stands already."""
         if not self.open or self.state is not State.LISTENING:
             return None
-        return Request(self.round, Call(self.index, kind, reason))
+        return CallRequest(self.round, Call(self.index, kind, reason))
 
-    def acted(self, now: float, reserve: float) -> Request | None:
+    def acted(self, now: float, reserve: float) -> CallRequest | None:
         """The plan is carried out, and training continues, ready for the next round.
 
         A notice of which that plan knew is served: what is left to do for it is the last call.
         """
         plan = self.plan
-        if plan is None or outcome(plan, self.last) is not Event.ACTED:
+        if plan is None or outcome(plan, self.last) is not Trigger.ACTED:
             raise ProtocolError(f"Expected a plan after which training continues. Received: {plan}.")
         self.calls = 0
         served = plan.kind is Kind.PREEMPTED and self.index in plan.doomed
         self.trains_on = bool(self.standing) and (self.trains_on or served)
-        self.advance(Event.ACTED)
+        self.advance(Trigger.ACTED)
         return None if self._counts_down else self._call_at_once(now, reserve)
 
     def leave(self) -> None:
         """The fit is over for this worker."""
         if self.state is State.ACTING and self.plan is not None:
             ends = outcome(self.plan, self.last)
-            self.advance(Event.FINISH if ends is Event.FINISH else Event.LEAVE)
+            self.advance(Trigger.FINISH if ends is Trigger.FINISH else Trigger.LEAVE)
 
-    def close(self, why: str) -> Request:
+    def close(self, why: str) -> CallRequest:
         """Takes part no more; returns what the others, and its own watcher, have to hear."""
         self.open = False
-        return Request(self.round, Failure(self.index, "", 0, why))
+        return CallRequest(self.round, Failure(self.index, "", 0, why))
 
     # -- The watcher --------------------------------------------------------------------------------
 
     def hear(self, call: Call | Failure) -> None:
         """Takes what stands under `call` in this round."""
         if not isinstance(call, Failure):
-            self.advance(Event.CALL)  # Attention is on from here.
+            self.advance(Trigger.CALL)  # Attention is on from here.
         elif self.open and call.member == self.index and self.state is State.LISTENING:
-            self.advance(Event.FINISH)  # It has given up, see `finish`, and nobody was before it.
+            self.advance(Trigger.FINISH)  # It has given up, see `finish`, and nobody was before it.
         elif self.open:
             self.lose()
 
@@ -341,18 +341,18 @@ class Member:
             entered = min(entered, self.expected_after)
         return answer(self.index, entered, self.held, bool(self.standing))
 
-    def take(self, plan: Plan, now: float, reserve: float) -> Request | None:
+    def take(self, plan: Plan, now: float, reserve: float) -> CallRequest | None:
         """Takes the plan that stands in this round; if that is aborted, calls again if need be."""
         if plan.abort is None:
-            self.advance(Event.PLAN, plan)
+            self.advance(Trigger.PLAN, plan)
             return None
-        self.advance(Event.ABORT)
+        self.advance(Trigger.ABORT)
         if not self.open:
             # `close` found the call of that round taken: the others learn from the next one that nobody is here.
-            return Request(self.round, Failure(self.index, "", 0, "its fit was left during a round"))
+            return CallRequest(self.round, Failure(self.index, "", 0, "its fit was left during a round"))
         # During the countdown there is time; when that is used up, the countdown calls.
         return None if self._counts_down else self.call_to_leave(now, reserve)
 
     def lose(self) -> None:
         """No agreement is possible any more. A plan that is known is carried out all the same."""
-        self.advance(Event.LOST)
+        self.advance(Trigger.LOST)

@@ -71,7 +71,7 @@ def save(directory: str, wait: bool, timeout: float) -> int:
                 why = f"No job is running in {store.url}: {job.how_it_ended}. Nothing was asked."
                 return _error(why, _NOTHING_RUNS)
             try:
-                request, own = requests.make(store, job.number, socket.gethostname())
+                request, own = requests.make_request(store, job.number, socket.gethostname())
             except CorruptCheckpoint as error:
                 raise CannotRead(
                     f"Expected no file {SAVE_REQUEST} in {store.url}, or one that keras-preempt save has written. "
@@ -200,7 +200,7 @@ class _Job:
         if self.taken:
             return
         try:
-            self.taken = not requests.remove(self._store, request)
+            self.taken = not requests.remove_request(self._store, request)
         except CheckpointError as error:
             click.echo(f"The request could not be taken back: {error}", err=True)
 

@@ -39,7 +39,7 @@ from keras_preempt.training.save.promise import (
     promise,
     tell,
 )
-from keras_preempt.training.save.space import size_of
+from keras_preempt.training.save.space import bytes_of
 from keras_preempt.training.save.step_count import StepCount
 from keras_preempt.training.save_content import Content
 from keras_preempt.training.snapshots import SnapshotTaker
@@ -178,7 +178,7 @@ class Session:
     def size(self) -> int:
         """Bytes of all variables that this worker may have to write."""
         model = self._model_state
-        return size_of([*model.mirrored_signature(), *model.local_signature()]) + model.sharded_sizes()[1]
+        return bytes_of([*model.mirrored_signature(), *model.local_signature()]) + model.sharded_sizes()[1]
 
     @property
     def steps_run(self) -> int:

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Any, Literal, NamedTuple
 
 from keras_preempt.agreement.alignment import At, Plan
-from keras_preempt.agreement.member import Member, Request
+from keras_preempt.agreement.member import CallRequest, Member
 from keras_preempt.agreement.messages import Call, Failure
 
 
@@ -74,10 +74,10 @@ class Worker(NamedTuple):
     heard: int = 0  # how much of its script has happened
     time: int = 0  # index into `TIMES`
     announced: bool = False  # a signal handler has announced a notice, and no call has come back yet
-    listener: Request | None = None  # what each of its threads has to put
-    countdown: Request | None = None
-    thread: Request | None = None  # of the main thread
-    watcher: Request | None = None
+    listener: CallRequest | None = None  # what each of its threads has to put
+    countdown: CallRequest | None = None
+    thread: CallRequest | None = None  # of the main thread
+    watcher: CallRequest | None = None
 
 
 class Round(NamedTuple):
@@ -154,7 +154,7 @@ def put(keys: Keys, changed: Round) -> Keys:
     return tuple(sorted([*others, changed], key=lambda entry: entry.number))
 
 
-def say(request: Request, keys: Keys, workers: int) -> Keys:
+def say(request: CallRequest, keys: Keys, workers: int) -> Keys:
     """The keys after a call, which is inserted unless one stands."""
     entry = round_of(keys, request.round, workers)
     return keys if entry.call is not None else put(keys, entry._replace(call=request.call))

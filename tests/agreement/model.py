@@ -11,7 +11,7 @@ from keras_preempt.agreement import alignment
 from keras_preempt.agreement import member as rules
 from keras_preempt.agreement.alignment import Decision, State, abort_plan, make_plan
 from keras_preempt.agreement.grace import Standing
-from keras_preempt.agreement.member import Member, Request
+from keras_preempt.agreement.member import CallRequest, Member
 from keras_preempt.agreement.messages import Call, Failure, Plan, Position
 from tests.agreement.alignment_cluster import (
     RESERVE,
@@ -87,13 +87,13 @@ class Model:
 
     # -- Calls -------------------------------------------------------------------------------------
 
-    def _say(self, request: Request, keys: Keys) -> Keys:
+    def _say(self, request: CallRequest, keys: Keys) -> Keys:
         return say(request, keys, self.cluster.workers)
 
     def _without_vain_calls(self, worker: Worker, keys: Keys) -> Worker:
         """A call where one stands already, or for a round that everyone has left, changes nothing."""
         for name in ("listener", "countdown", "thread", "watcher"):
-            request: Request | None = getattr(worker, name)
+            request: CallRequest | None = getattr(worker, name)
             if request is None:
                 continue
             stands = round_of(keys, request.round, self.cluster.workers).call is not None
@@ -128,7 +128,7 @@ class Model:
         member, now = thawed(worker.member), TIMES[worker.time]
         what = self.script(i)[worker.heard]
         after = worker._replace(heard=worker.heard + 1)
-        request: Request | None = None
+        request: CallRequest | None = None
         if what == "s":
             announced = member.expect(now, worker.entered) and member.state is State.LISTENING
             after = after._replace(announced=after.announced or announced)

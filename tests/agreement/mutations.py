@@ -11,7 +11,7 @@ import pytest
 from keras_preempt.agreement import alignment, member
 from keras_preempt.agreement.alignment import Plan, State
 from keras_preempt.agreement.grace import Standing
-from keras_preempt.agreement.member import Member, Request, Withdrawn
+from keras_preempt.agreement.member import CallRequest, Member, Withdrawn
 from keras_preempt.agreement.messages import At, Call
 from tests.agreement import model
 from tests.agreement.alignment_cluster import Cluster
@@ -69,7 +69,7 @@ def leaves_one_that_calls(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(member, "ROUNDS_PER_REASON", 1)
     whole = Member.finish
 
-    def finish(self: Member) -> Request | None:
+    def finish(self: Member) -> CallRequest | None:
         if self.asks == member.ROUNDS_PER_REASON:
             self.last = True
             return None
@@ -82,7 +82,7 @@ def gives_up_at_once(patch: pytest.MonkeyPatch) -> None:
     """A worker gives up at its end although no round was aborted."""
     whole = Member.finish
 
-    def finish(self: Member) -> Request | None:
+    def finish(self: Member) -> CallRequest | None:
         self.asks = member.ROUNDS_PER_REASON
         return whole(self)
 

@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 
 from keras_preempt.agreement.alignment import Decision, State, abort_plan, make_plan
 from keras_preempt.agreement.grace import reserve
-from keras_preempt.agreement.member import Member, Request
+from keras_preempt.agreement.member import CallRequest, Member
 from keras_preempt.agreement.messages import At, Call, Failure, Plan, Position, key
 from keras_preempt.notices import Notice
 from tests.agreement.schedules import Result, Schedule
@@ -159,7 +159,7 @@ class _Worker:
         self.ended = "raised"
         self.put(self.member.close("a collective failed"))
 
-    def put(self, request: Request | None, told: Callable[[bool], None] | None = None) -> None:
+    def put(self, request: CallRequest | None, told: Callable[[bool], None] | None = None) -> None:
         if request is not None:
             self.cluster.put(key(0, request.round, "call"), request.call.encode(), told)
 

@@ -13,12 +13,12 @@ from keras_preempt.agreement.alignment import (
     At,
     Call,
     Decision,
-    Event,
     Kind,
     Plan,
     Position,
     ProtocolError,
     State,
+    Trigger,
     abort_plan,
     answer,
     decide,
@@ -40,8 +40,8 @@ def ats(*boundaries: int, doomed: tuple[int, ...] = ()) -> list[At]:
 # The table.
 
 
-@pytest.mark.parametrize(("state", "event"), itertools.product(State, Event))
-def test_every_event_that_the_table_does_not_have_is_refused(state: State, event: Event) -> None:
+@pytest.mark.parametrize(("state", "event"), itertools.product(State, Trigger))
+def test_every_event_that_the_table_does_not_have_is_refused(state: State, event: Trigger) -> None:
     rows = [row for row in TRANSITIONS if (row.source, row.event) == (state, event)]
     if rows:
         assert [transition(state, event)] == rows
@@ -131,8 +131,8 @@ def test_decision_holds_passes_or_acts() -> None:
 def test_everyone_finishes_at_the_last_boundary_whatever_was_called() -> None:
     goes_on = make_plan(Call(0, Kind.PERIODIC), ats(4, 3), (0, 1))
     roomy = make_plan(Call(0, Kind.PREEMPTED, goes_on=True), ats(4, 3), (0, 1))
-    assert [outcome(plan, True) for plan in (PLAN, goes_on, roomy)] == [Event.FINISH] * 3
-    assert [outcome(plan, False) for plan in (PLAN, goes_on, roomy)] == [Event.LEAVE, *[Event.ACTED] * 2]
+    assert [outcome(plan, True) for plan in (PLAN, goes_on, roomy)] == [Trigger.FINISH] * 3
+    assert [outcome(plan, False) for plan in (PLAN, goes_on, roomy)] == [Trigger.LEAVE, *[Trigger.ACTED] * 2]
 
 
 def test_thread_beyond_the_target_is_an_error_unless_the_plan_is_an_abort() -> None:

@@ -9,9 +9,9 @@ from keras_preempt.agreement.grace import Standing
 from keras_preempt.agreement.member import (
     EXPECTED_WITHIN,
     ROUNDS_PER_REASON,
-    Heard,
+    CallRequest,
     Member,
-    Request,
+    NoticeEffect,
     Withdrawn,
 )
 from keras_preempt.agreement.messages import At, Call, Failure, Kind, Plan, Position, ProtocolError
@@ -51,7 +51,7 @@ def acting(plan: Plan, *against: Notice) -> Member:
     return member
 
 
-def call_of(request: Request | None) -> Call:
+def call_of(request: CallRequest | None) -> Call:
     assert request is not None
     assert isinstance(request.call, Call)
     return request.call
@@ -62,7 +62,7 @@ def call_of(request: Request | None) -> Call:
 
 def test_a_failure_instead_of_a_call_ends_agreement_but_not_for_one_that_has_closed() -> None:
     member, closed = begun(), begun()
-    assert closed.close("an exception") == Request(0, Failure(0, "", 0, "an exception"))
+    assert closed.close("an exception") == CallRequest(0, Failure(0, "", 0, "an exception"))
     for each in (member, closed):
         each.hear(Failure(1, "", 0, "ValueError"))
     assert (member.state, closed.state) == (State.LOST, State.LISTENING)
@@ -99,7 +99,7 @@ def test_a_plan_that_ends_training_cannot_be_followed_by_more_of_it_or_by_the_ca
     with pytest.raises(ProtocolError, match="a plan after which training continues"):
         member.acted(0.0, RESERVE)
     member.leave()
-    assert member.notify(notice(), 0.0, RESERVE) == (Heard.OVER, None)
+    assert member.notify(notice(), 0.0, RESERVE) == (NoticeEffect.OVER, None)
 
 
 # -- Notices --------------------------------------------------------------------------------------------
@@ -113,13 +113,13 @@ def test_a_notice_calls_at_once_and_says_whether_there_is_time_of_which_the_user
     grace: float | None, ends_in: float | None, goes_on: bool
 ) -> None:
     heard, request = begun(grace).notify(notice(ends_in), 0.0, RESERVE)
-    assert heard is Heard.NEWS
+    assert heard is NoticeEffect.NEWS
     assert (call_of(request).kind, call_of(request).goes_on) == (Kind.PREEMPTED, goes_on)
 
 
 def test_a_notice_before_the_start_calls_at_the_start_and_holds_the_main_thread() -> None:
     member = Member(0)
-    assert member.notify(notice(), 0.0, RESERVE) == (Heard.NEWS, None)
+    assert member.notify(notice(), 0.0, RESERVE) == (NoticeEffect.NEWS, None)
     assert call_of(member.start(0.0, RESERVE)).kind is Kind.PREEMPTED
     assert member.awaits_call
 
@@ -127,7 +127,7 @@ def test_a_notice_before_the_start_calls_at_the_start_and_holds_the_main_thread(
 def test_a_hint_is_a_reason_to_save_and_none_to_leave() -> None:
     member = begun()
     heard, request = member.notify(notice(hint=True), 0.0, RESERVE)
-    assert (heard, call_of(request).kind, bool(member.standing)) == (Heard.HINT, Kind.PERIODIC, False)
+    assert (heard, call_of(request).kind, bool(member.standing)) == (NoticeEffect.HINT, Kind.PERIODIC, False)
 
 
 def test_a_notice_that_leaves_more_time_changes_nothing_and_withdrawal_says_what_it_is_still_good_for() -> (
@@ -136,8 +136,8 @@ def test_a_notice_that_leaves_more_time_changes_nothing_and_withdrawal_says_what
     member = begun()
     assert member.withdraw(notice()) is Withdrawn.UNKNOWN
     member.notify(notice(60.0, "a"), 0.0, RESERVE)
-    assert member.notify(notice(90.0, "b"), 0.0, RESERVE)[0] is Heard.KNOWN
-    assert member.notify(notice(30.0, "c"), 0.0, RESERVE)[0] is Heard.NEWS
+    assert member.notify(notice(90.0, "b"), 0.0, RESERVE)[0] is NoticeEffect.KNOWN
+    assert member.notify(notice(30.0, "c"), 0.0, RESERVE)[0] is NoticeEffect.NEWS
     for id in ("a", "c"):
         assert member.withdraw(notice(id=id)) is Withdrawn.OTHERS_STAND
     assert member.withdraw(notice(id="b")) is Withdrawn.FREE
@@ -215,7 +215,7 @@ def test_the_last_call_leaves_the_reserve() -> None:
 
 def test_a_second_notice_moves_the_last_call_and_a_withdrawn_one_ends_the_countdown() -> None:
     member = counting(notice(100.0, "a"))
-    assert member.notify(notice(50.0, "b"), 0.0, RESERVE) == (Heard.NEWS, None)
+    assert member.notify(notice(50.0, "b"), 0.0, RESERVE) == (NoticeEffect.NEWS, None)
     assert member.due(RESERVE) == 40.0
     member.withdraw(notice(id="b"))
     assert member.due(RESERVE) == 90.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keras_preempt.agreement.alignment import State
-from keras_preempt.agreement.member import Member, Request
+from keras_preempt.agreement.member import CallRequest, Member
 from keras_preempt.agreement.messages import Failure, Kind
 from keras_preempt.notices import Notice
 from tests.agreement.alignment_cluster import ENDS_AT, RESERVE, TIMES, Round, Violation, Worker, thawed
@@ -40,7 +40,7 @@ def has_time(script: str, worker: Worker) -> bool:
     return worker.time == 0 and "n" not in outstanding(script, worker)
 
 
-def check_call(i: int, script: str, worker: Worker, request: Request | None) -> None:
+def check_call(i: int, script: str, worker: Worker, request: CallRequest | None) -> None:
     """What a worker may say about the notices that it has."""
     if request is None or isinstance(request.call, Failure):
         return

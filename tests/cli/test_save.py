@@ -47,9 +47,9 @@ def test_a_job_that_does_not_look_is_waited_for_until_the_time_and_the_request_t
 
 
 def test_a_request_of_somebody_else_is_waited_for_and_not_taken_back(directory: Path, run: Run) -> None:
-    theirs, _ = requests.make(open_store(directory), 1, "there")
+    theirs, _ = requests.make_request(open_store(directory), 1, "there")
     run("save", directory, "--timeout", "0.3", code=TIMED_OUT)
-    assert requests.read(open_store(directory)) == theirs
+    assert requests.pending_request(open_store(directory)) == theirs
 
 
 def test_without_waiting_the_request_stays(directory: Path, run: Run) -> None:
@@ -61,7 +61,7 @@ def test_without_waiting_the_request_stays(directory: Path, run: Run) -> None:
 def asked_of(directory: Path, start: int) -> requests.SaveRequest:
     """Waits until a start of the job is asked."""
     limit = time.monotonic() + PATIENCE
-    while (asked := requests.read(open_store(directory))) is None or asked.incarnation != start:
+    while (asked := requests.pending_request(open_store(directory))) is None or asked.incarnation != start:
         assert time.monotonic() < limit
         time.sleep(0.01)  # A file cannot be waited for, only looked at.
     return asked
@@ -76,7 +76,7 @@ def answering(directory: Path, tell: Callable[[str], list[dict[str, Any]]]) -> t
         with log.open("a") as stream:
             for event in tell(asked.id):
                 stream.write(json.dumps({"time": time.time(), "member": 0, **event}) + "\n")
-        requests.remove(open_store(directory), asked)
+        requests.remove_request(open_store(directory), asked)
 
     thread = threading.Thread(target=job)
     thread.start()
@@ -112,7 +112,7 @@ def test_a_save_that_no_event_tells_of_counts(directory: Path, run: Run) -> None
         asked = asked_of(directory, 1)
         store = open_store(directory)
         save(store, 895, kind="requested")
-        requests.remove(store, asked)
+        requests.remove_request(store, asked)
 
     thread = threading.Thread(target=job)
     thread.start()

@@ -37,7 +37,7 @@ def test_every_event_of_a_job_comes_as_it_is_in_the_log_and_follows_the_schema(t
     directory = tmp_path / "run"
 
     def ask() -> None:
-        requests.make(open_store(directory), 2, "here")
+        requests.make_request(open_store(directory), 2, "here")
         await_(lambda: any(event.kind == "requested" for event in told))
 
     fit(directory, on_event=told.append, save_every=2, strike=(0, 2))

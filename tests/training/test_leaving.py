@@ -93,7 +93,7 @@ def test_a_caught_exit_keeps_the_iterators_until_training_goes_on(monkeypatch: p
     iterator = iter(tf.data.Dataset.range(9))
     dropped = weakref.ref(iterator)
     with pytest.raises(SystemExit):
-        leaving.leave(Termination(TerminationConfig(), GENERIC), 75, "")
+        leaving.end_process(Termination(TerminationConfig(), GENERIC), 75, "")
     del iterator
     assert dropped() is not None
     leaving.stay()
@@ -124,15 +124,15 @@ def test_an_exit_fn_that_ends_the_process_has_a_limit_as_well(monkeypatch: pytes
         end_limit, "limit_end", lambda status, seconds, before: limits.append((status, seconds))
     )
     with pytest.raises(SystemExit):
-        leaving.leave(Termination(TerminationConfig(exit_fn=lambda: sys.exit(7)), GENERIC), 75, "", 9.0)
+        leaving.end_process(Termination(TerminationConfig(exit_fn=lambda: sys.exit(7)), GENERIC), 75, "", 9.0)
     with pytest.raises(Preempted):
-        leaving.leave(Termination(TerminationConfig(exit_fn=lambda: None), GENERIC), 75, "", 9.0)
+        leaving.end_process(Termination(TerminationConfig(exit_fn=lambda: None), GENERIC), 75, "", 9.0)
     assert limits == [(7, 9.0)]
 
 
 def test_training_again_takes_the_limit_back() -> None:
     with pytest.raises(SystemExit):
-        leaving.leave(Termination(TerminationConfig(), GENERIC), 75, "")
+        leaving.end_process(Termination(TerminationConfig(), GENERIC), 75, "")
     assert end_limit._limit is not None
     leaving.stay()
     assert end_limit._limit is None

@@ -23,7 +23,7 @@ from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.process import environment
 from keras_preempt.training.save import requests
 from keras_preempt.training.save.requests import BUCKET_SECONDS, LOCAL_SECONDS, Requests, interval
-from keras_preempt.training.save.schedule import Schedule, chosen, parse
+from keras_preempt.training.save.schedule import Schedule, schedule_from, schedule_of
 from tests.checkpoint.builders import new_store
 from tests.cluster.small_fit import await_
 
@@ -45,7 +45,7 @@ class Job:
 
     def ask(self) -> str:
         """Requests a save, and waits until that has called a round; returns the id of the request."""
-        asked, _ = requests.make(self.store, 2, "here")
+        asked, _ = requests.make_request(self.store, 2, "here")
         with self.news:
             assert self.news.wait_for(lambda: self.calls > 0, PATIENCE)
         return asked.id
@@ -140,7 +140,7 @@ def test_the_end_of_the_fit_answers_what_is_still_asked(job: Job) -> None:
 
 
 def test_a_request_that_was_left_behind_for_an_earlier_start_is_removed_and_not_carried_out(job: Job) -> None:
-    requests.make(job.store, 1, "here")
+    requests.make_request(job.store, 1, "here")
     await_gone(job.store)
     assert (job.told, job.calls) == ([], 0)
     job.ask()
@@ -148,10 +148,10 @@ def test_a_request_that_was_left_behind_for_an_earlier_start_is_removed_and_not_
 
 
 def test_a_request_to_a_later_start_is_left_to_that_one(job: Job) -> None:
-    made, _ = requests.make(job.store, 3, "here")
+    made, _ = requests.make_request(job.store, 3, "here")
     job.requests.stop("over")
     job.requests._look()
-    assert requests.read(job.store) == made
+    assert requests.pending_request(job.store) == made
     assert job.told == []
 
 
@@ -227,7 +227,7 @@ def test_anything_else_is_refused(wrong: Any, store: LocalStore) -> None:
     ],
 )
 def test_every_way_to_say_it_is_understood(given: object, schedule: object) -> None:
-    assert parse(given) == schedule
+    assert schedule_from(given) == schedule
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_every_way_to_say_it_is_understood(given: object, schedule: object) -> N
 )
 def test_anything_else_is_refused_with_what_was_expected_and_received(given: object) -> None:
     with pytest.raises(ValueError, match="Expected save_every") as refused:
-        parse(given)
+        schedule_from(given)
     assert repr(given) in str(refused.value)
 
 
@@ -273,18 +273,18 @@ def test_an_epoch_is_saved_when_it_begins_but_not_where_the_fit_began() -> None:
 
 def test_the_environment_replaces_the_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(environment.SAVE_EVERY, raising=False)
-    assert chosen("epoch") == Schedule(epochs=True)
+    assert schedule_of("epoch") == Schedule(epochs=True)
     monkeypatch.setenv(environment.SAVE_EVERY, "")
-    assert chosen("epoch") == Schedule(epochs=True)
+    assert schedule_of("epoch") == Schedule(epochs=True)
     for text, expected in (
         ("50", Schedule(steps=50)),
         ("epoch", Schedule(epochs=True)),
         ("10min", Schedule(seconds=600.0)),
     ):
         monkeypatch.setenv(environment.SAVE_EVERY, text)
-        assert chosen(None) == chosen(7) == expected
+        assert schedule_of(None) == schedule_of(7) == expected
     with pytest.raises(ValueError, match="Expected save_every"):
-        chosen("wrong in the script")
+        schedule_of("wrong in the script")
     monkeypatch.setenv(environment.SAVE_EVERY, "0")
     with pytest.raises(ValueError, match=f"{environment.SAVE_EVERY}: Expected save_every"):
-        chosen(None)
+        schedule_of(None)

@@ -21,23 +21,23 @@ def store(tmp_path: Path) -> LocalStore:
 
 
 def test_a_request_is_joined_while_it_stands_and_makes_way_in_the_next_start(store: LocalStore) -> None:
-    assert requests.read(store) is None
-    made, own = requests.make(store, 3, "here")
+    assert requests.pending_request(store) is None
+    made, own = requests.make_request(store, 3, "here")
     assert own
     assert (made.incarnation, made.asked_from) == (3, "here")
-    assert requests.make(store, 3, "there") == (made, False)
-    assert requests.read(store) == made
-    new, own = requests.make(store, 4, "here")
+    assert requests.make_request(store, 3, "there") == (made, False)
+    assert requests.pending_request(store) == made
+    new, own = requests.make_request(store, 4, "here")
     assert own
-    assert requests.read(store) == new != made
+    assert requests.pending_request(store) == new != made
 
 
 def test_only_the_request_that_is_meant_is_removed(store: LocalStore) -> None:
-    made, _ = requests.make(store, 3, "here")
-    assert not requests.remove(store, replace(made, id="another"))
-    assert requests.remove(store, made)
-    assert not requests.remove(store, made)
-    assert requests.read(store) is None
+    made, _ = requests.make_request(store, 3, "here")
+    assert not requests.remove_request(store, replace(made, id="another"))
+    assert requests.remove_request(store, made)
+    assert not requests.remove_request(store, made)
+    assert requests.pending_request(store) is None
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_foreign_file_of_that_name_is_no_request_and_stays(
 ) -> None:
     (store.path / SAVE_REQUEST).write_bytes(data)
     with pytest.raises(error):
-        requests.read(store)
+        requests.pending_request(store)
     with pytest.raises(error):
-        requests.make(store, 1, "here")
+        requests.make_request(store, 1, "here")
     assert (store.path / SAVE_REQUEST).read_bytes() == data

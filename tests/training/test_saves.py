@@ -32,7 +32,7 @@ from keras_preempt.training import saver as saver_module
 from keras_preempt.training.run.timers import Interval
 from keras_preempt.training.save.pace import Pace
 from keras_preempt.training.save.saves import BackgroundSave, Saves
-from keras_preempt.training.save.schedule import chosen
+from keras_preempt.training.save.schedule import schedule_of
 from keras_preempt.training.save.tidier import Tidier
 from keras_preempt.training.save_content import Content, Saved
 from keras_preempt.training.saver import Saver
@@ -105,7 +105,7 @@ def save(
         saver = Saver(
             store, model, member, MEMBERS, 1, Tidier(store, Retention(9), 1), EventLog(member), peers=peers
         )
-        saves = Saves(session_of(content), saver, chosen(None), MEMBERS, Pace())
+        saves = Saves(session_of(content), saver, schedule_of(None), MEMBERS, Pace())
         return lambda: saves.at_once(plan, HERE)
 
     outcomes = together([worker(member) for member in range(MEMBERS) if member not in gone])
@@ -199,7 +199,7 @@ def test_a_save_in_the_background_is_shown_when_the_end_of_training_waits_for_it
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     saver: Any = SlowSaver()
     monkeypatch.setattr(caplog.handler, "filters", [lambda record: saver.line.set() is None])
-    saves = Saves(session_of(None), saver, chosen(None), 1, Pace(time.time))
+    saves = Saves(session_of(None), saver, schedule_of(None), 1, Pace(time.time))
     saves.in_background(PLAN, Position(0, "train", 1, 1))
     assert saver.began.wait(30)
     assert not saver.line.is_set()  # Training goes on.
@@ -240,7 +240,7 @@ class Late:
             EventLog(0),
             patience=self._patience,
         )
-        self.saves = Saves(session_of(NOTHING), saver, chosen(None), 2, self.pace)
+        self.saves = Saves(session_of(NOTHING), saver, schedule_of(None), 2, self.pace)
 
     def _patience(self) -> float | None:
         if self.ends_at == math.inf:

@@ -36,7 +36,7 @@ from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cluster import RestartPolicy
 from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.notices.signals import parse_signals
-from keras_preempt.training.save.schedule import parse_text
+from keras_preempt.training.save.schedule import schedule_from_text
 
 _IDENTICAL, _DIFFERENT = 0, 1
 
@@ -276,6 +276,6 @@ def _check_combinations(options: _Options) -> None:
         )
     if options.save_every is not None:
         try:
-            parse_text(options.save_every)
+            schedule_from_text(options.save_every)
         except ValueError as error:
             raise click.UsageError(f"--save-every: {error}") from None

@@ -71,7 +71,7 @@ def wait_for_workers(termination: Termination, place: Place, notices: Iterable[N
         logger.error("The workers are still there. Whoever starts this process again may lose them soon.")
 
 
-def leave(termination: Termination, code: int, what: str, limit: float = END_SECONDS) -> NoReturn:
+def end_process(termination: Termination, code: int, what: str, limit: float = END_SECONDS) -> NoReturn:
     """Ends the process, or the fit. Everything that was started for the fit has ended.
 
     Raises SystemExit; or Preempted, with the message `what`, if there is an exit_fn and it has returned. Python has

@@ -63,7 +63,7 @@ def failure_of(error: BaseException, member: int) -> Failure:
     return Failure(member, name, code, text)
 
 
-def rebuild(failure: Failure) -> Exception:
+def rebuilt_error(failure: Failure) -> Exception:
     """Returns the same type of exception with the same text, and the number of the worker before it.
 
     A class that is neither a builtin nor the backend's, or that cannot be made from a text alone, is a
@@ -160,7 +160,7 @@ class Propagation:
     def _heard(self, failure: Failure) -> Exception:
         with contextlib.suppress(CoordinationLost):
             self._coordinator.put_if_absent(f"{_SEEN}/{self._coordinator.member}", "1")
-        error = rebuild(failure)
+        error = rebuilt_error(failure)
         # No worker calls that an error of its own: it has lost another one, maybe a moment before this one does.
         is_loss = backend().errors.says_a_worker_is_gone(error)
         if self.origin is None and is_loss:

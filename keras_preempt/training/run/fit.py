@@ -231,7 +231,7 @@ class Fit:
             self._call_save_fn()
         self._status.committed = saved.name
         if saved.name is None:
-            self.saves.tell_loss(plan, position, uncertain=saved.uncertain)
+            self.saves.tell_what_is_lost(plan, position, uncertain=saved.uncertain)
         what = f"its checkpoint is {saved.name or 'NOT saved'}. Start again to continue from it."
         flush = functools.partial(self.session.leave, self.runtime.left)
         self.participant.leave(plan, saved=saved.name, what=what, flush=flush)

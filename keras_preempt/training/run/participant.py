@@ -216,7 +216,7 @@ class Participant:
         limit = leaving.end_limit_of(self.place, self.runtime.left)
         if interrupted:
             leaving.interrupt(what, limit)
-        leaving.leave(self.termination, code, what, limit)
+        leaving.end_process(self.termination, code, what, limit)
 
     def write_status(self, incarnation: int, last_saved: int, steps: Steps) -> None:
         """Leaves the status for the launcher.

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from keras_preempt.agreement.coordinator import Coordinator
 from keras_preempt.agreement.delegate import Delegate
 from keras_preempt.agreement.grace import Standing, longest_wait, too_late
-from keras_preempt.agreement.member import Heard, Withdrawn
+from keras_preempt.agreement.member import NoticeEffect, Withdrawn
 from keras_preempt.agreement.messages import Plan, Position
 from keras_preempt.notices import Notice
 from keras_preempt.report.events import EventLog
@@ -106,13 +106,13 @@ class Runtime:
             self.notices.append(notice)
         heard = self._delegate.notify(notice)
         self._tell_notice(notice.source, notice.reason, notice.received_at, notice.deadline)
-        if heard is Heard.OVER:
+        if heard is NoticeEffect.OVER:
             logger.info(
                 "%s came when training was over already; there is nothing left to save.", notice.reason
             )
-        elif heard is Heard.HINT:
+        elif heard is NoticeEffect.HINT:
             logger.warning("%s: saving now, in case a notice follows. Training continues.", notice.reason)
-        elif heard is Heard.KNOWN:
+        elif heard is NoticeEffect.KNOWN:
             logger.info("%s changes nothing: an earlier notice leaves less time.", notice.reason)
         else:
             standing, now = self._standing, self._clock()
@@ -126,7 +126,7 @@ class Runtime:
         """Takes a Ctrl-C of the user. Called by the listener thread; never by a signal handler."""
         heard = self._delegate.interrupt()
         self._tell_notice("interrupt", "Ctrl-C", time.time(), None)
-        if heard is Heard.OVER:
+        if heard is NoticeEffect.OVER:
             logger.warning("Ctrl-C came when training was over already; there is nothing left to save.")
         else:
             logger.warning(

@@ -53,7 +53,7 @@ class SaveRequest:
     asked_from: str
 
 
-def read(store: Store) -> SaveRequest | None:
+def pending_request(store: Store) -> SaveRequest | None:
     """Returns the pending request; raises `CorruptCheckpoint` if the file is not a request."""
     try:
         store.stat(SAVE_REQUEST)  # Nearly always, that is all.
@@ -72,7 +72,7 @@ def read(store: Store) -> SaveRequest | None:
     return request
 
 
-def make(store: Store, incarnation: int, asked_from: str) -> tuple[SaveRequest, bool]:
+def make_request(store: Store, incarnation: int, asked_from: str) -> tuple[SaveRequest, bool]:
     """Requests a save; returns the pending request, and whether it is ours: somebody else's is answered for both."""
     request = SaveRequest(secrets.token_hex(8), incarnation, time.time(), asked_from[:_LONGEST])
     data = documents.encode({"format": documents.FORMAT, **asdict(request)})
@@ -80,11 +80,11 @@ def make(store: Store, incarnation: int, asked_from: str) -> tuple[SaveRequest, 
         try:
             store.create(SAVE_REQUEST, data)
         except AlreadyExists:
-            pending = read(store)
+            pending = pending_request(store)
             if pending is not None and pending.incarnation >= incarnation:
                 return pending, False
             if pending is not None:  # It was left behind by somebody who asked an earlier start.
-                remove(store, pending)
+                remove_request(store, pending)
             continue
         return request, True
     raise StoreUnavailable(
@@ -93,10 +93,10 @@ def make(store: Store, incarnation: int, asked_from: str) -> tuple[SaveRequest, 
     )
 
 
-def remove(store: Store, request: SaveRequest) -> bool:
+def remove_request(store: Store, request: SaveRequest) -> bool:
     """Removes a request if it is still pending; returns whether it was."""
     try:
-        if read(store) == request:
+        if pending_request(store) == request:
             store.delete(SAVE_REQUEST)
             return True
     except NotFound:
@@ -213,7 +213,7 @@ class Requests:
                 self._call_round()
 
     def _look(self) -> None:
-        request = read(self._store)
+        request = pending_request(self._store)
         if request is None or request.id == self._last_id or request.incarnation > self._incarnation:
             return
         self._last_id = request.id
@@ -225,7 +225,7 @@ class Requests:
             with self._changed:
                 self._pending = _Pending(request, time.monotonic())
         try:
-            remove(self._store, request)
+            remove_request(self._store, request)
         except CheckpointError as error:
             logger.warning(
                 "%s cannot be removed; remove it, or nobody can ask again: %s", SAVE_REQUEST, error

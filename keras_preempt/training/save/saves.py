@@ -243,7 +243,7 @@ class Saves:
             return "everything that was trained"
         return f"what was trained since step {step_of(self.committed)}"
 
-    def tell_loss(self, plan: Plan, position: Position, *, uncertain: bool = False) -> None:
+    def tell_what_is_lost(self, plan: Plan, position: Position, *, uncertain: bool = False) -> None:
         """Logs that the fit ends without a save at `position`, and what is lost."""
         last = self.committed
         message = (

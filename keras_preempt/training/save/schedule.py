@@ -49,7 +49,7 @@ class Schedule:
         return None if self.steps is None else self.steps - step % self.steps
 
 
-def parse(save_every: object) -> Schedule:
+def schedule_from(save_every: object) -> Schedule:
     """Turns the argument `save_every` into a schedule.
 
     Args:
@@ -74,18 +74,18 @@ def parse(save_every: object) -> Schedule:
     return Schedule(seconds=seconds)
 
 
-def chosen(save_every: object) -> Schedule:
+def schedule_of(save_every: object) -> Schedule:
     """Returns the schedule that the environment asks for, or else that of the argument `save_every`."""
-    given = parse(save_every)
+    given = schedule_from(save_every)
     text = os.environ.get(environment.SAVE_EVERY)
     if not text:
         return given
     try:
-        return parse_text(text)
+        return schedule_from_text(text)
     except ValueError as error:
         raise ValueError(f"{environment.SAVE_EVERY}: {error}") from None
 
 
-def parse_text(text: str) -> Schedule:
+def schedule_from_text(text: str) -> Schedule:
     """Parses a text as `parse` does; digits alone are a number of steps."""
-    return parse(int(text) if text.isascii() and text.isdigit() else text)
+    return schedule_from(int(text) if text.isascii() and text.isdigit() else text)

@@ -22,7 +22,8 @@ def check_space(store: Store, model_state: ModelState, members: int, replicas: i
     for each of its `replicas`. If others are under notice it has to take over their shares too: where there is no room
     for that, a warning says so. Raises StoreUnavailable if there is not enough room.
     """
-    mirrored, local = size_of(model_state.mirrored_signature()), size_of(model_state.local_signature())
+    mirrored = bytes_of(model_state.mirrored_signature())
+    local = bytes_of(model_state.local_signature())
     share, most = model_state.sharded_sizes()
     store.check_space(math.ceil(mirrored / members + share) + local * replicas)
     try:
@@ -35,7 +36,7 @@ def check_space(store: Store, model_state: ModelState, members: int, replicas: i
         )
 
 
-def size_of(signature: Iterable[Mapping[str, Any]]) -> int:
+def bytes_of(signature: Iterable[Mapping[str, Any]]) -> int:
     """Bytes of the values of variables, as `ModelState.signature` describes them."""
     # How long strings are is known from their values alone: counted is what points to one.
     return sum(
