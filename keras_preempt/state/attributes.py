@@ -92,7 +92,18 @@ class Attributes:
             except NotPlainError:
                 continue
             own = {name: writer.arrays[name] for name in writer.arrays.keys() - before}
-            if self._initial is not None and not self._is_initial(each.place, written, own):
+            initial, arrays_before = self._initial or {}, self._initial_arrays
+            same = (
+                each.place in initial
+                and json.dumps(written) == json.dumps(initial[each.place])
+                and all(
+                    name in arrays_before
+                    and (arrays_before[name].dtype, arrays_before[name].shape) == (array.dtype, array.shape)
+                    and arrays_before[name].tobytes() == array.tobytes()
+                    for name, array in own.items()
+                )
+            )
+            if self._initial is not None and not same:
                 found.setdefault(each.owner, {}).setdefault(each.group, {})[each.name] = written
                 arrays.update(own)
         return found
@@ -151,18 +162,6 @@ class Attributes:
             for name, value in _values(callback).items():
                 if name not in of_keras:
                     yield _Attribute(owner, name, "clocks" if name in clocks else "attributes", value)
-
-    def _is_initial(self, place: str, written: Any, own: Mapping[str, Array]) -> bool:
-        assert self._initial is not None
-        if place not in self._initial or json.dumps(written) != json.dumps(self._initial[place]):
-            return False
-        before = self._initial_arrays
-        return all(
-            name in before
-            and (before[name].dtype, before[name].shape) == (array.dtype, array.shape)
-            and before[name].tobytes() == array.tobytes()
-            for name, array in own.items()
-        )
 
     def _set(self, name: str, attribute: str, value: Any) -> None:
         callback = self._callbacks[name]

@@ -20,7 +20,7 @@ from keras_preempt.backend.keras.input_feed import InputFeed, changes_itself
 from keras_preempt.backend.operations import Does, Ingredient
 from keras_preempt.process.words import counted
 from keras_preempt.state.plain import has_state_methods
-from keras_preempt.state.py_dataset import global_draw
+from keras_preempt.state.py_dataset import draws_globally
 
 _STATELESS = (
     "use tf.random.stateless_* there, with a number for each sample as its seed, as from "
@@ -61,7 +61,9 @@ def input_exactness(feed: InputFeed, validation: object = None) -> InputExactnes
     parts, validated = _ingredients(feed.dataset), _ingredients(validation)
     in_python = _in_python(parts) or (not feed.pipelines and not feed.is_indexed)
     whose = ["training data"] if in_python else []
-    if _in_python(validated) or _is_code(validation):
+    is_array = hasattr(validation, "shape") or isinstance(validation, (tuple, list, dict))
+    is_code = validation is not None and not is_array and not isinstance(validation, Generator)
+    if _in_python(validated) or (is_code and not pipelines.pipelines_of(validation)):
         whose.append("validation data")
     condition = (
         f"the Python code of the {' and of the '.join(whose)} gives the same again when it is asked again"
@@ -106,14 +108,6 @@ def _in_python(parts: Sequence[Ingredient]) -> bool:
 def has_python_code(feed: InputFeed) -> bool:
     """Whether Python code makes the training data, as far as that shows; True if the pipeline is unknown."""
     return not feed.pipelines or _in_python(_ingredients(feed.dataset))
-
-
-def _is_code(validation: object) -> bool:
-    """Whether validation data is an object whose Python code makes the batches, and no pipeline or arrays."""
-    if validation is None or pipelines.pipelines_of(validation):
-        return False
-    is_array = hasattr(validation, "shape") or isinstance(validation, (tuple, list, dict))
-    return not is_array and not isinstance(validation, Generator)
 
 
 def _doubts_of_pipelines(parts: Sequence[Ingredient], data: str) -> Iterator[tuple[str, str]]:
@@ -195,7 +189,7 @@ def _doubts_of_training(feed: InputFeed, parts: Sequence[Ingredient]) -> Iterato
 def _global_draw(feed: InputFeed, parts: Sequence[Ingredient]) -> str:
     """Returns where Python code draws from a global random state, ahead of training; empty for nowhere."""
     if feed.py_dataset is not None:
-        return global_draw(feed.py_dataset)
+        return draws_globally(feed.py_dataset)
     if not _draws_ahead(feed, parts):
         return ""
     code = [part.code for part in parts if part.does is Does.PYTHON]
@@ -218,7 +212,7 @@ def _doubts_of_validation(data: object, parts: Sequence[Ingredient]) -> Iterator
                 f"{name} has {_HOOKS}, also of validation data with get_state()",
                 "Let each batch of the validation data depend on its index alone",
             )
-        elif where := global_draw(data):
+        elif where := draws_globally(data):
             yield f"{type(data).__name__} {_GLOBAL} (in {where})", _SEED_BY_INDEX
         return
     if isinstance(data, Generator):

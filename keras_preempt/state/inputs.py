@@ -52,7 +52,7 @@ _UNTOUCHED = "input/untouched"
 _ORDER = "input/order"
 
 
-def watch(feed: InputFeed, shuffles: Shuffles | None = None, limit: StateLimit | None = None) -> None:
+def record_states(feed: InputFeed, shuffles: Shuffles | None = None, limit: StateLimit | None = None) -> None:
     """Keeps the state of each new iterator of the feed, if that can be saved: a few kilobytes, once an epoch.
 
     If the shuffles of the fit are given, how far they had come when an iterator was made is recorded as well.
@@ -222,8 +222,8 @@ def restore(
         drawn_from = randomness.fingerprint()
         adapter = feed.epoch_iterator.data_adapter
         live = draw(following(), again, required, following, left=lambda: py_batches.stop_workers(adapter))
-        if randomness.fingerprint() != drawn_from and (told := drew_globally(feed)):
-            logger.warning("NOT exact: %s.", told)
+        if randomness.fingerprint() != drawn_from and (why := drew_globally(feed)):
+            logger.warning("NOT exact: %s.", why)
         how = f"by replay of {counted(len(again), 'iterator')}, {drawn_again(sum(again), began)}"
     feed.noted = made_at
     feed.resume(position, live, batch=batch)

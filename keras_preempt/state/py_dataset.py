@@ -21,7 +21,7 @@ from keras_preempt.state import plain, randomness
 _PREFIX = "input/epoch/"
 
 
-def global_draw(dataset: Any) -> str:
+def draws_globally(dataset: Any) -> str:
     """Returns where its code draws from Python's or NumPy's global random state; empty if nowhere."""
     return data_code.global_draw(type(dataset).__getitem__, owner=dataset)
 
@@ -55,7 +55,7 @@ def capture(feed: InputFeed, arrays: dict[str, Array], *, inside: bool) -> dict[
         # All that it changes is in its state, except for the global random state.
         before, (now, arrays_now) = state, _now(feed.py_dataset)
         independent = (
-            not global_draw(feed.py_dataset)
+            not draws_globally(feed.py_dataset)
             and before.get("own") == now.get("own")
             and all(
                 np.array_equal(own[name], array, equal_nan=array.dtype.kind in "fc")

@@ -17,16 +17,16 @@ from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.state import plain
 
 
-def encode(logs: Any, arrays: dict[str, Array], path: str = "logs") -> Any:
+def capture(logs: Any, arrays: dict[str, Array], path: str = "logs") -> Any:
     """Returns logs as JSON data, with the arrays in them added to `arrays` under names that begin with `path`.
 
-    They are what a training step or `decode` has returned, or None. Anything in them but numbers, tensors, strings and
+    They are what a training step or `restore` has returned, or None. Anything in them but numbers, tensors, strings and
     structures of these raises `TypeError`.
     """
     return plain.encode(_mapped(logs, _to_value), arrays, path)
 
 
-def decode(encoded: Any, arrays: Mapping[str, Array]) -> Any:
+def restore(encoded: Any, arrays: Mapping[str, Array]) -> Any:
     """Returns the logs, with tensors where there were some."""
     return _mapped(plain.decode(encoded, arrays), _to_tensor)
 

@@ -226,8 +226,8 @@ def _restore(to: FitState, loaded: Loaded, all_go: Callable[[str], bool]) -> tup
     to.validations.restore(state)
     if phase == "validation":
         to.fit.feed.skip_next_epoch()
-    logs = step_logs.decode(state["logs"], loaded.local)
-    of_epoch = step_logs.decode(state.get("epoch_logs"), loaded.local)  # Absent before release 0.2.
+    logs = step_logs.restore(state["logs"], loaded.local)
+    of_epoch = step_logs.restore(state.get("epoch_logs"), loaded.local)  # Absent before release 0.2.
     if phase == "validation" and of_epoch:
         to.fit.logs_of_an_epoch_without_steps(of_epoch, of_step=False)
     elif phase in ("train", "validation") and logs:

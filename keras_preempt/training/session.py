@@ -83,7 +83,7 @@ class Session:
         self._model_state = model_state
         self.callbacks = callbacks
         self.shuffles = Shuffles(fit.feed.dataset, fit.validation_data)
-        inputs.watch(fit.feed, self.shuffles, input_state)
+        inputs.record_states(fit.feed, self.shuffles, input_state)
         self._told_of_iterators = self._over = self._validation_seen = self._names_watched = False
         fragile = self.shuffles.fragile
         self._unwatch = pipelines.watch_iterators(fragile, self._iterator_made) if fragile else None
@@ -291,8 +291,8 @@ class Session:
             "callbacks": self.callbacks.capture(arrays),
             "attributes": self.callbacks.attributes.capture(arrays),
             "trained": self.callbacks.trained.capture(),
-            "logs": step_logs.encode(self._fit.step_logs() or self._restored_logs, arrays),
-            "epoch_logs": step_logs.encode(of_epoch, arrays, "epoch_logs"),
+            "logs": step_logs.capture(self._fit.step_logs() or self._restored_logs, arrays),
+            "epoch_logs": step_logs.capture(of_epoch, arrays, "epoch_logs"),
             **validations,
             "shuffle_seeds": self.shuffles.seeds(),
         }

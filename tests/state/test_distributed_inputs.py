@@ -45,7 +45,7 @@ def test_restored_anywhere_the_rest_of_the_epoch_and_all_later_ones_are_the_same
     saves: list[Any] = []
     iterator, feed = feed_of(name, strategy=strategy)
     shuffles = Shuffles(feed.dataset, None) if counted else None
-    inputs.watch(feed, shuffles)
+    inputs.record_states(feed, shuffles)
     assert (feed.snapshots is None) == (name == "a python function")
 
     def at_boundary(epoch: int, step: int, drawn: int) -> None:
@@ -61,7 +61,7 @@ def test_restored_anywhere_the_rest_of_the_epoch_and_all_later_ones_are_the_same
             continue
         iterator, feed = feed_of(name, strategy=strategy)
         shuffles = Shuffles(feed.dataset, None) if counted else None
-        inputs.watch(feed, shuffles)
+        inputs.record_states(feed, shuffles)
         how = inputs.restore(feed, state, arrays, batch=step, shuffles=shuffles)
         assert how.startswith("from a snapshot of" if "snapshot" in state else "by replay of")
         if shuffles is not None:

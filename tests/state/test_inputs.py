@@ -99,7 +99,7 @@ def begin(
     )
     iterator.reset()
     feed = DatasetFeed(iterator)
-    inputs.watch(feed, limit=limit)
+    inputs.record_states(feed, limit=limit)
     return iterator, feed
 
 
