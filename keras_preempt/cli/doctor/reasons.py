@@ -136,7 +136,7 @@ def _causes(seen: Trial, findings: Findings) -> None:
         findings.problem(
             _PATH,
             f"SIGTERM went to {stuck}, which {'ignores' if stuck.ignored else 'blocks'} it; {last} "
-            "trains and never heard of it.",
+            "trains and never got it.",
             f"{_EXEC} {_WRAPPER}",
         )
     elif last is not None and not last.caught:

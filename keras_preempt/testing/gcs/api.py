@@ -42,25 +42,25 @@ class ApiCall:
     def __post_init__(self) -> None:
         split = urlsplit(self.url)
         copy = _COPY.fullmatch(split.path)
-        self.onto = (unquote(copy[3]), unquote(copy[4])) if copy else None
+        self.copy_target = (unquote(copy[3]), unquote(copy[4])) if copy else None
         self.rewrites = copy is not None and copy[2] == "rewriteTo"
         found = _PATH.fullmatch(copy[1] if copy else split.path)
         self.known = found is not None
         groups = found.groups(default="") if found else ("", "", "", "")
-        self.door, self.collection = groups[0], groups[2]
+        self.path_prefix, self.collection = groups[0], groups[2]
         self.bucket, self.name = unquote(groups[1]), unquote(groups[3])
         self.path = unquote(split.path)
         self.pairs = parse_qsl(split.query, keep_blank_values=True)
         self.query = dict(self.pairs)
 
     @property
-    def sort(self) -> str:
+    def category(self) -> str:
         """What kinds of fault can happen to it: a key of `APPLICABLE`."""
         if self.method == "GET":
             if self.collection != "o":
                 return "bucket"
             return "media" if self.query.get("alt") == "media" else "read"
-        if self.door != "/upload":
+        if self.path_prefix != "/upload":
             return "write"
         if self.method == "PUT":
             return "chunk"
@@ -80,9 +80,9 @@ class Api:
         """``bucket/object`` as far as the call names them, in its path, query, upload session or resource."""
         name = call.name or call.query.get("name") or call.query.get("prefix") or ""
         try:
-            if call.sort == "chunk":
+            if call.category == "chunk":
                 name = self.sessions.find(call.query.get("upload_id", "")).name
-            elif call.door == "/upload" and call.whole and not name:
+            elif call.path_prefix == "/upload" and call.whole and not name:
                 name = str(self._announced(call)[0].get("name") or "")
         except errors.GcsError:
             pass  # The answer to the call will say so.
@@ -96,14 +96,14 @@ class Api:
                 )
             return self._route(call)
         except errors.GcsError as error:
-            return error.reply(media=call.sort == "media")
+            return error.reply(media=call.category == "media")
 
     def _route(self, call: ApiCall) -> Reply:
         if not call.known:
             raise errors.not_built(f"{call.method} {call.path}")
-        if call.onto is not None:
-            return self._copy(call, *call.onto)
-        match (call.door, call.method, call.collection, bool(call.name)):
+        if call.copy_target is not None:
+            return self._copy(call, *call.copy_target)
+        match (call.path_prefix, call.method, call.collection, bool(call.name)):
             case ("/upload", "POST", "o", False):
                 return self._upload(call)
             case ("/upload", "PUT", "o", False):
@@ -117,7 +117,7 @@ class Api:
                 return Reply(499)
             case ("" | "/download", "GET", "o", True):
                 found = self.buckets.get(call.bucket, call.name, call.query)
-                if call.sort != "media":
+                if call.category != "media":
                     return self._object(found.resource())
                 return download(found, call.headers)
             case ("", "DELETE", "o", True):
@@ -134,7 +134,7 @@ class Api:
         return self._route_bucket(call)
 
     def _route_bucket(self, call: ApiCall) -> Reply:
-        match (call.door, call.method, bool(call.bucket), call.collection):
+        match (call.path_prefix, call.method, bool(call.bucket), call.collection):
             case ("", "GET", True, ""):
                 return Reply.of(self.buckets.bucket_resource(call.bucket))
             case ("", "DELETE", True, ""):

@@ -21,7 +21,7 @@ APPLICABLE = {
     "upload": _WRITES | {"corrupted-upload"},
     "chunk": _WRITES | {"corrupted-upload", "session-lost"},
 }
-"""The kinds of fault that can happen to each sort of request.
+"""The kinds of fault that can happen to each category of requests.
 
 ``media`` downloads content; ``read`` and ``bucket`` ask for metadata or a listing; ``upload`` carries content in one
 request; ``chunk`` is a piece of a resumable upload; ``write`` is any other change.
@@ -119,24 +119,24 @@ class FaultPlan:
         self._lock = threading.Lock()
         self._seen: Counter[str] = Counter()
 
-    def choose(self, sort: str, what: str, text: str) -> Fault | None:
+    def choose(self, category: str, what: str, text: str) -> Fault | None:
         """The fault that happens to a request, or None.
 
         Args:
-            sort: A key of `APPLICABLE`.
+            category: A key of `APPLICABLE`.
             what: Identifies what is asked for, the same in every run.
             text: Where an ordered fault's `match` is looked for.
         """
-        seeded, applicable = self.seeded, APPLICABLE[sort]
+        seeded, applicable = self.seeded, APPLICABLE[category]
         ordered = self.ordered.take(
             lambda fault: (
-                fault.match in text and fault.kind in applicable and bool(fault.match or sort != "bucket")
+                fault.match in text and fault.kind in applicable and bool(fault.match or category != "bucket")
             )
         )
         if ordered is not None:
             seconds = seeded.stall_seconds if ordered.seconds is None else ordered.seconds
             return Fault(ordered.kind, seconds)
-        if sort == "bucket":
+        if category == "bucket":
             return None
         with self._lock:
             nth = self._seen[what]

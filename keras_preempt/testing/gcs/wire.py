@@ -106,7 +106,7 @@ class _Handler(Handler):
             return
         machine = self.server.machine(headers.get("user-agent", ""))
         self._set_throttles(*zip(self._connection, machine, self.server.bucket, strict=True))
-        if call.sort == "chunk":
+        if call.category == "chunk":
             # Its object is known before its body is read, so that a reset can cut it short.
             request, fault = self._log(call)
             self._receive(call, body, request, fault)
@@ -117,7 +117,7 @@ class _Handler(Handler):
         if call.whole:
             self._answer(call, request, fault)
         else:
-            if call.sort == "chunk":
+            if call.category == "chunk":
                 self.server.api.answer(call)  # Whole pieces of what arrived are kept.
             self.break_off(reset=fault is not None)
 
@@ -128,7 +128,7 @@ class _Handler(Handler):
         query = "&".join(f"{name}={value}" for name, value in call.pairs)
         request = Request(call.method, f"{call.path}?{query}" if query else call.path, target)
         self.server.log.add(request)
-        fault = self.server.plan.choose(call.sort, f"{call.method} {call.path} {target}", request.text)
+        fault = self.server.plan.choose(call.category, f"{call.method} {call.path} {target}", request.text)
         if fault is not None:
             request.fault = fault.kind
             if fault.kind == "slow":
@@ -165,7 +165,7 @@ class _Handler(Handler):
             return
         if kind.isdigit() and int(kind) in ERROR_STATUSES:
             wait = {"Retry-After": str(self.server.plan.seeded.retry_after)} if kind == "429" else None
-            self._send(plain_error(int(kind), wait).reply(media=call.sort == "media"), request)
+            self._send(plain_error(int(kind), wait).reply(media=call.category == "media"), request)
             return
         if kind in ("204", "page"):
             page = Reply(200, _PAGE, {"Content-Type": "text/html"})
@@ -181,7 +181,7 @@ class _Handler(Handler):
         elif kind == "empty-response" and reply.status < 300:
             self._send(Reply(reply.status, b"", reply.headers), request)
         else:
-            is_content = call.sort == "media" and reply.status in (200, 206)
+            is_content = call.category == "media" and reply.status in (200, 206)
             self._send(reply, request, kind if is_content else "")
 
     def _send(self, reply: Reply, request: Request, kind: str = "") -> None:
