@@ -19,7 +19,7 @@ from keras_preempt.checkpoint.storage.staging import check_staging_dir
 from keras_preempt.drilled import hooks, places
 from keras_preempt.notices.termination import TerminationConfig, check_no_arguments
 from keras_preempt.process import log
-from keras_preempt.report.delivery import OnEvent, check
+from keras_preempt.report.delivery import OnEvent, check_on_event
 from keras_preempt.state import input_size
 from keras_preempt.training.leave.propagation import tell_uncaught_loss
 from keras_preempt.training.resuming import ResumedFrom
@@ -102,7 +102,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         config = termination or TerminationConfig()
         check_no_arguments("save_fn", config.save_fn)
         look = interval(save_on_request, store)
-        check(on_event)
+        check_on_event(on_event)
         together = reads_together(store)
         self._options = Options(
             store,

@@ -19,7 +19,7 @@ from keras_preempt.backend.tensorflow.loop_checkpoints import LoopCheckpoints
 from keras_preempt.drilled import hooks
 from keras_preempt.notices.termination import Preempted, TerminationConfig
 from keras_preempt.process import log
-from keras_preempt.report.delivery import OnEvent, check
+from keras_preempt.report.delivery import OnEvent, check_on_event
 from keras_preempt.training.leave import leaving
 from keras_preempt.training.leave.propagation import tell_uncaught_loss
 from keras_preempt.training.resuming import ResumedFrom
@@ -80,7 +80,7 @@ class PreemptionCheckpointHandler:
         on_event: OnEvent | None = None,
     ) -> None:
         log.show()
-        check(on_event)
+        check_on_event(on_event)
         if cluster_resolver is not None and not hasattr(cluster_resolver, "cluster_spec"):
             raise ValueError(
                 "Expected cluster_resolver to be that of the strategy, strategy.cluster_resolver, or None. Received: "

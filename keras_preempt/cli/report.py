@@ -21,7 +21,7 @@ from keras_preempt.cli.options import (
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cli.watch import Watch
 from keras_preempt.report.account import Account
-from keras_preempt.report.loading import load
+from keras_preempt.report.loading import load_account
 from keras_preempt.report.page import page
 from keras_preempt.report.tables import account_as_json, notices, places, saves, starts, times
 from keras_preempt.report.wording import headline, losses, summary
@@ -94,7 +94,7 @@ def report(
     try:
         with contextlib.closing(store_of(directory)) as store:
             try:
-                account = load(store, over=over)
+                account = load_account(store, over=over)
             except CheckpointError as error:
                 raise CannotRead(str(error)) from None
         if html_file is not None:

@@ -168,7 +168,7 @@ class _Job:
             except NotFound:  # Removed since it was listed.
                 continue
             # A line that is only half there is read when it is whole.
-            found = events.parse(name, data[: data.rfind(b"\n") + 1])
+            found = events.parse_events(name, data[: data.rfind(b"\n") + 1])
             yield from found[self._lines_read.get(name, 0) :]
             self._lines_read[name] = len(found)
 

@@ -126,7 +126,7 @@ class Watch:
             known = self._shown.get(entry.key)
             if known is None or (entry.what == "end" and known != entry.words):
                 self._shown[entry.key] = entry.words
-                lines.append(journal.line(entry, self.account))
+                lines.append(journal.entry_line(entry, self.account))
         if lines:
             self._on_change(self.account)
         return lines
@@ -157,7 +157,9 @@ class Watch:
         ]
         taken = sum(len(console.render_lines(part)) for part in [*above, *below])
         room = max(_LEAST_EVENTS, console.height - taken - 1)
-        lines = [Text(journal.line(entry, account), no_wrap=True, overflow="ellipsis") for entry in entries]
+        lines = [
+            Text(journal.entry_line(entry, account), no_wrap=True, overflow="ellipsis") for entry in entries
+        ]
         return Group(*above, *lines[-room:], *below)
 
 

@@ -23,7 +23,7 @@ DRAIN_SECONDS = 5.0
 OnEvent = Callable[[Event], object]
 
 
-def check(on_event: object) -> None:
+def check_on_event(on_event: object) -> None:
     """Raises `ValueError` unless `on_event` is None or a plain function of one argument."""
     if on_event is None:
         return

@@ -75,7 +75,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Kind:
+class EventKind:
     """A kind of events; `loops`: custom loops report it too."""
 
     when: str
@@ -103,8 +103,8 @@ ANY: Mapping[str, Field] = {
 }
 """What every event may say."""
 
-SCHEMA: Mapping[str, Kind] = {
-    "start": Kind(
+SCHEMA: Mapping[str, EventKind] = {
+    "start": EventKind(
         "the workers have begun together",
         {
             "incarnation": Field("int", "the number of this start"),
@@ -117,7 +117,7 @@ SCHEMA: Mapping[str, Kind] = {
             "versions": Field("dict", "of Python, this package, Keras and its backend, by name"),
         },
     ),
-    "restore": Kind(
+    "restore": EventKind(
         "a checkpoint was restored",
         {
             "checkpoint": Field("str", "its folder"),
@@ -131,7 +131,7 @@ SCHEMA: Mapping[str, Kind] = {
             "regrouped": Field("str | None", "what another number of workers has changed"),
         },
     ),
-    "ready": Kind(
+    "ready": EventKind(
         "the fit is prepared: the first step is next",
         {
             "epoch": Field("int", "zero-based epoch"),
@@ -144,8 +144,8 @@ SCHEMA: Mapping[str, Kind] = {
             ),
         },
     ),
-    "first_step": Kind("the first step is done", {"step": _STEP_OR_NONE, "seconds": _SECONDS}),
-    "notice": Kind(
+    "first_step": EventKind("the first step is done", {"step": _STEP_OR_NONE, "seconds": _SECONDS}),
+    "notice": EventKind(
         "a notice has come, or Ctrl-C",
         {
             "source": _SOURCE,
@@ -156,12 +156,12 @@ SCHEMA: Mapping[str, Kind] = {
         },
         loops=True,
     ),
-    "withdrawn": Kind(
+    "withdrawn": EventKind(
         "a source has withdrawn its notice",
         {"source": _SOURCE, "reason": _REASON, "boundary": _BOUNDARY},
         loops=True,
     ),
-    "plan": Kind(
+    "plan": EventKind(
         "the workers have agreed on where to act",
         {
             "target": Field("int", "at which boundary"),
@@ -172,7 +172,7 @@ SCHEMA: Mapping[str, Kind] = {
         },
         loops=True,
     ),
-    "hold": Kind(
+    "hold": EventKind(
         "this worker has reached that boundary",
         {
             "boundary": _BOUNDARY,
@@ -186,7 +186,7 @@ SCHEMA: Mapping[str, Kind] = {
         },
         loops=True,
     ),
-    "save": Kind(
+    "save": EventKind(
         "this worker's part of a checkpoint is written",
         {
             "attempt": _ATTEMPT,
@@ -197,7 +197,7 @@ SCHEMA: Mapping[str, Kind] = {
             "background": _BACKGROUND,
         },
     ),
-    "commit": Kind(
+    "commit": EventKind(
         "a checkpoint is committed",
         {
             "attempt": _ATTEMPT,
@@ -207,15 +207,15 @@ SCHEMA: Mapping[str, Kind] = {
         },
         loops=True,
     ),
-    "abort": Kind("the workers could not agree", {"reason": _REASON}, loops=True),
-    "requested": Kind(
+    "abort": EventKind("the workers could not agree", {"reason": _REASON}, loops=True),
+    "requested": EventKind(
         "worker 0 has received a `keras-preempt save`",
         {
             "id": Field("str", "names the request"),
             "asked_at": Field("float", "when it was made, by the clock of who made it"),
         },
     ),
-    "answered": Kind(
+    "answered": EventKind(
         "that request has its answer",
         {
             "id": Field("str", "names the request"),
@@ -223,8 +223,8 @@ SCHEMA: Mapping[str, Kind] = {
             "reason": Field("str", "why nothing was; else empty"),
         },
     ),
-    "finish": Kind("training is over and saved", {"step": _STEP_OR_NONE}),
-    "exit": Kind(
+    "finish": EventKind("training is over and saved", {"step": _STEP_OR_NONE}),
+    "exit": EventKind(
         "this process leaves early",
         {
             "code": Field("int", "its exit status; 130 after Ctrl-C"),
@@ -232,12 +232,12 @@ SCHEMA: Mapping[str, Kind] = {
         },
         loops=True,
     ),
-    "end": Kind(
+    "end": EventKind(
         "the fit, or the loop, is over in this process",
         {"reason": _REASON, "step": Field("int | None", "training steps done, where that is known")},
         loops=True,
     ),
-    "error": Kind(
+    "error": EventKind(
         "training has failed, or a save, or the agreement",
         {
             "reason": _REASON,

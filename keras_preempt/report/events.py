@@ -213,7 +213,7 @@ def read(
         if log.segment is not None:
             segments[f"{log.incarnation:05d}.w{log.member:05d}"].append(log.segment)
         member = {} if log.member is None else {"member": log.member}
-        for index, event in enumerate(parse(name, data, gaps.append)):
+        for index, event in enumerate(parse_events(name, data, gaps.append)):
             order = (event["time"], log.incarnation, log.member or 0, log.segment or 0, index)
             found.append((order, {**event, "incarnation": log.incarnation, **member}))
     for start, numbers in segments.items():
@@ -227,7 +227,9 @@ def read(
     return ordered
 
 
-def parse(name: str, data: bytes, on_gap: Callable[[str], object] = lambda gap: None) -> list[dict[str, Any]]:
+def parse_events(
+    name: str, data: bytes, on_gap: Callable[[str], object] = lambda gap: None
+) -> list[dict[str, Any]]:
     """Returns the events of one file, and reports what else is in it; `UnsupportedFormat` if that is newer."""
     good, bad = [], []
     newer: Counter[str] = Counter()

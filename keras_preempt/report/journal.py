@@ -128,6 +128,6 @@ def folded(shown: Sequence[Entry], needed: Collection[str]) -> Iterator[tuple[st
             yield from (("", [entry]) for entry in row)
 
 
-def line(entry: Entry, account: Account) -> str:
+def entry_line(entry: Entry, account: Account) -> str:
     """An entry as a line of text, with its time."""
     return f"{clock(entry.at, account.began)} {entry.words}"

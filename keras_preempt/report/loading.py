@@ -23,7 +23,7 @@ class NoEvents(CheckpointError):
     """The run has no events, so that there is nothing to report."""
 
 
-def load(store: Store, *, over: bool = False) -> Account:
+def load_account(store: Store, *, over: bool = False) -> Account:
     """Accounts for the run in a directory, once; see `Loader`."""
     return Loader(store, over=over).load()
 

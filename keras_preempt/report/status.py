@@ -27,10 +27,10 @@ def process_file(worker: int) -> str:
 
 def listens(member: int) -> None:
     """Tells the launcher that this process has to get the signals of this worker."""
-    leave(process_file(_worker(member)), this_process.name())
+    leave_file(process_file(_worker(member)), this_process.name())
 
 
-def leave(name: str, value: Mapping[str, object]) -> None:
+def leave_file(name: str, value: Mapping[str, object]) -> None:
     """Writes a file for the launcher, if there is one."""
     folder = os.environ.get(environment.STATUS_DIR)
     if not folder:
@@ -85,7 +85,7 @@ class Status:
     def begin(self, member: int, incarnation: int, directory: str) -> None:
         """Tells the launcher which fit has begun, in case this process is killed."""
         self._directory = directory
-        leave(fit_file(_worker(member)), {"directory": directory, "incarnation": incarnation})
+        leave_file(fit_file(_worker(member)), {"directory": directory, "incarnation": incarnation})
 
     def write(self, member: int, incarnation: int, steps: Steps) -> None:
         """Writes the file for the launcher, if there is one; `incarnation` is 0 where starts are not counted."""
@@ -108,7 +108,7 @@ class Status:
             "committed_at": self.committed_at,
             "timing": timing,
         }
-        leave(f"worker-{_worker(member)}.json", status)
+        leave_file(f"worker-{_worker(member)}.json", status)
 
 
 def _worker(member: int) -> int:

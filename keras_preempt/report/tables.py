@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from keras_preempt.process.words import counted, some
 from keras_preempt.report.account import Account
-from keras_preempt.report.wording import clock, ended, length, lost, percent, steps
+from keras_preempt.report.wording import clock, ended, length, lost, percent, step_range
 from keras_preempt.report.worker_run import MEANINGS
 
 _MOST_WORKERS = 4
@@ -61,7 +61,7 @@ def starts(account: Account) -> Table:
                 f"{len(start.workers)}" + f"/{start.members}" * (len(start.workers) < start.members)
             ),
         ),
-        (Column("steps", "steps"), steps),
+        (Column("steps", "steps"), step_range),
         (Column("lost", "lost"), lost),
         (Column("end", "how it ended", left=True), ended),
     )

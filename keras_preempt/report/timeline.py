@@ -14,7 +14,7 @@ from html import escape
 from keras_preempt.report import journal
 from keras_preempt.report.account import Account, JobStart, Worker
 from keras_preempt.report.throughput import Stretch, split, stretches
-from keras_preempt.report.wording import clock, ended, length, speed, steps
+from keras_preempt.report.wording import clock, ended, length, speed, step_range
 from keras_preempt.report.worker_run import HOLD, REPLAY, RESTORE, SAVE
 
 MOST_ROWS = 64
@@ -113,12 +113,17 @@ class _Picture:
         left, right = self._x(start.began), self._x(start.ended)
         if right - left < _NARROWEST:
             return
-        long = f"start {start.number}: steps {steps(start)}"
+        long = f"start {start.number}: steps {step_range(start)}"
         drawn = (
             f"<title>{escape(f'{long}, {ended(start)}')}</title>"
             f'<path class="start" d="M{left + 1:.1f} 22V18H{right - 1:.1f}V22"/>'
         )
-        for text in (long, f"start {start.number}: {steps(start)}", steps(start), str(start.number)):
+        for text in (
+            long,
+            f"start {start.number}: {step_range(start)}",
+            step_range(start),
+            str(start.number),
+        ):
             if right - left > self._shape.letter * len(text) + 4:
                 drawn += _text("tick", f"{(left + right) / 2:.1f}", 13, "middle", text)
                 break

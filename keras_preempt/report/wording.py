@@ -50,7 +50,7 @@ def lost(of: JobStart | Account) -> str:
     return f"{of.lost:,} to {of.lost_at_most:,}" if of.lost else f"at most {of.lost_at_most:,}"
 
 
-def steps(start: JobStart) -> str:
+def step_range(start: JobStart) -> str:
     """The first and the last step of a start."""
     if start.first_step is None or start.last_step is None:
         return "-"

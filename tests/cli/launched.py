@@ -25,7 +25,7 @@ WORKER = """
 import json, os, select, signal, sys, threading
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from keras_preempt.report.status import Status, leave, listens
+from keras_preempt.report.status import Status, leave_file, listens
 here = Path({here!r})
 reader, writer = os.pipe()
 os.set_blocking(writer, False)
@@ -43,7 +43,7 @@ def listen():
     listens(member)
     (here / f"listening-{{member}}").write_text(str(os.getpid()))
 def saved(code=75, finished=False):
-    leave(f"worker-{{member}}.json", {{"step": 7, "saved": code == 75, "exit_code": code, "finished": finished}})
+    leave_file(f"worker-{{member}}.json", {{"step": 7, "saved": code == 75, "exit_code": code, "finished": finished}})
     (here / f"saved-{{member}}").touch()
 """
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from keras_preempt.report import delivery
-from keras_preempt.report.delivery import Delivery, check
+from keras_preempt.report.delivery import Delivery, check_on_event
 from keras_preempt.report.event import Event
 
 PATIENCE = 60.0
@@ -137,13 +137,13 @@ async def coroutine(event: Event) -> None: ...
 )
 def test_what_cannot_be_called_with_an_event_is_refused_at_once(wrong: Any, says: str) -> None:
     with pytest.raises(ValueError, match="Expected on_event to be a") as raised:
-        check(wrong)
+        check_on_event(wrong)
     assert says in str(raised.value)
 
 
 @pytest.mark.parametrize("right", [None, print, lambda event: None, [].append, lambda event, more=1: None])
 def test_anything_that_can_is_taken(right: Any) -> None:
-    check(right)
+    check_on_event(right)
 
 
 # -- The value -------------------------------------------------------------------------------------------
