@@ -18,7 +18,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from keras_preempt.cli.drill.findings import Findings
+from keras_preempt.cli.drill.result import DrillResult
 from keras_preempt.cli.main import main
 from keras_preempt.cluster import Supervisor
 from keras_preempt.testing import FakeGcs
@@ -160,7 +160,7 @@ def check_json(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     """The schema of what a drill says; `tests/cli/drill/test_json.py` holds drills of every kind against it."""
     schema = json.loads(block.code)
     jsonschema.Draft202012Validator.check_schema(schema)
-    assert set(schema["required"]) == set(json.loads(Findings(1, 0).to_json(3, "none was made")))
+    assert set(schema["required"]) == set(json.loads(DrillResult(1, 0).to_json(3, "none was made")))
 
 
 CHECKS: dict[str, Callable[[Block, pytest.MonkeyPatch], None]] = {
