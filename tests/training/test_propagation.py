@@ -19,7 +19,7 @@ from keras_preempt.training.leave.propagation import (
     Propagation,
     failure_of,
     gist,
-    rebuild,
+    rebuilt_error,
 )
 from tests.agreement.memory_coordinator import MemoryCoordinator, MemoryService
 
@@ -83,7 +83,7 @@ UNDECODED = UnicodeDecodeError("utf8", b"x", 0, 1, "x")
     ids=lambda error: type(error).__name__,
 )
 def test_what_cannot_be_made_of_a_text_is_a_runtime_error_that_names_it(error: BaseException) -> None:
-    raised = rebuild(failure_of(error, 3))
+    raised = rebuilt_error(failure_of(error, 3))
     assert type(raised) is RuntimeError
     assert str(raised).startswith("Worker 3: ")
     assert type(error).__name__ in str(raised)
@@ -93,7 +93,7 @@ def test_what_cannot_be_made_of_a_text_is_a_runtime_error_that_names_it(error: B
     "name", ["eval", "exec", "SystemExit", "KeyboardInterrupt", "print", "os.system", "__import__", ""]
 )
 def test_a_name_that_is_no_exception_is_never_called(name: str) -> None:
-    raised = rebuild(Failure(1, name, 0, "print('executed')"))
+    raised = rebuilt_error(Failure(1, name, 0, "print('executed')"))
     assert type(raised) is RuntimeError
 
 
