@@ -26,7 +26,7 @@ ROOMS: dict[tuple[str, ...], str] = {
     ("training",): "one fit or loop in one process: begin, pass a boundary, save, leave",
     ("state",): "what training consists of, captured and restored",
     ("report",): "what happened: events, accounting, progress, TensorBoard, the page",
-    ("notices",): "who announces that the machine goes away; the platform; what the user configured",
+    ("notices",): "sources of preemption notices; the platform; what the user configured",
     ("backend",): "everything that knows the internals of Keras, TensorFlow and JAX",
     ("agreement",): "the protocol by which workers stop at the same step, its messages, and the coordinator",
     ("checkpoint",): "the format on disk: write, commit, read, keep; `storage/`: a directory, a bucket",

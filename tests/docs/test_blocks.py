@@ -15,10 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
-from keras_preempt.cli.drill.result import DrillResult
 from keras_preempt.cli.main import main
 from keras_preempt.cluster import Supervisor
 from keras_preempt.testing import FakeGcs
@@ -156,18 +154,10 @@ def check_toml(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(block.code.splitlines()) <= set(ours)
 
 
-def check_json(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The schema of what a drill says; `tests/cli/drill/test_json.py` holds drills of every kind against it."""
-    schema = json.loads(block.code)
-    jsonschema.Draft202012Validator.check_schema(schema)
-    assert set(schema["required"]) == set(json.loads(DrillResult(1, 0).to_json(3, "none was made")))
-
-
 CHECKS: dict[str, Callable[[Block, pytest.MonkeyPatch], None]] = {
     "python": check_python,
     **dict.fromkeys(SHELLS, check_shell),
     "text": check_text,
-    "json": check_json,
     "toml": check_toml,
 }
 

@@ -153,6 +153,16 @@ def test_every_page_and_section_that_the_code_refers_to_exists() -> None:
     assert sections >= {"Several fits", "Input pipelines"}
 
 
+@pages
+def test_prose_is_wrapped_at_120_characters(page: Path) -> None:
+    """Where a browser wraps it: not in tables, quotations, code, links and what a program has written."""
+    text = re.sub(r"^[ \t]*```[\s\S]*?\n[ \t]*```$", "", page.read_text(), flags=re.MULTILINE)
+    text = re.sub(r"<!-- ([\w -]+): written by [\s\S]*?<!-- \1: end -->", "", text)
+    prose = [line for line in text.splitlines() if not re.match(r"\s*[|<!>]|    ", line)]
+    long = [line for line in prose if len(re.sub(r"\]\([^)]*\)", "]", line)) > 120]
+    assert long == [], name_of(page)
+
+
 def anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,4 +1,4 @@
-"""``keras-preempt drill --json`` prints one object that docs/drill.md describes, and nothing else."""
+"""``keras-preempt drill --json`` prints one object that docs/drill-schema.json describes, and nothing else."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 import jsonschema
 import pytest
 
+from keras_preempt.cli.drill.result import DrillResult
 from tests.cli.drill.test_command import drill
-from tests.docs.pages import all_blocks
+from tests.docs.pages import ROOT
 
 
 @pytest.fixture(scope="module")
 def schema() -> Any:
-    on_the_page = [block.code for block in all_blocks() if block.where.startswith("drill.md:")]
-    (code,) = (code for code in on_the_page if '"$schema"' in code)
-    found = json.loads(code)
+    found = json.loads((ROOT / "docs" / "drill-schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(found)
+    assert set(found["required"]) == set(json.loads(DrillResult(1, 0).to_json(3, "none was made")))
     return found
 
 
