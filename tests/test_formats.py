@@ -108,12 +108,14 @@ def test_nothing_of_the_directory_was_changed_since() -> None:
     """Each document still ends with the sum that it was written with."""
     for path in FORMATS.glob("format-*/**/*.json"):
         divided = path.is_relative_to(FORMATS / "format-2-two-processes") and path.name in DIVIDED
-        assert documents.decode(path.read_bytes(), str(path), newest=2)["format"] == 1 + divided, path
+        assert documents.decode_document(path.read_bytes(), str(path), newest=2)["format"] == 1 + divided, (
+            path
+        )
 
 
 def newer_document(path: Path) -> None:
-    fields = documents.decode(path.read_bytes(), "")
-    path.write_bytes(documents.encode({**fields, "format": 3, "what-else": "is new"}))
+    fields = documents.decode_document(path.read_bytes(), "")
+    path.write_bytes(documents.encode_document({**fields, "format": 3, "what-else": "is new"}))
 
 
 def newer_line(path: Path) -> None:

@@ -28,7 +28,7 @@ def read_parts(store: Store, directory: str, members: Sequence[int]) -> tuple[li
             raise CommitFailed(
                 f"Expected a readable part list {path}. Received: {error} Nothing was committed."
             ) from error
-        part = Part.from_document(documents.decode(data, path, documents.SHARDED_FORMAT), path)
+        part = Part.from_document(documents.decode_document(data, path, documents.SHARDED_FORMAT), path)
         if part.member != member:
             raise CommitFailed(
                 f"Expected the part of worker {member} in {path}. Received: that of worker {part.member}. "

@@ -150,7 +150,7 @@ def read_manifest(store: Store, directory: str) -> Manifest:
         CorruptCheckpoint: It is not what was written.
     """
     name = f"{directory}/{MANIFEST}"
-    return Manifest.from_document(documents.read(store, name, documents.SHARDED_FORMAT), name)
+    return Manifest.from_document(documents.read_document(store, name, documents.SHARDED_FORMAT), name)
 
 
 def _wait_for_parts(

@@ -47,7 +47,7 @@ _DEEPEST_WRITTEN = DEEPEST // 2  # since one level can become two in the file
 _SUM_MARK = b',"crc32c":'
 
 
-def encode(body: Mapping[str, Any]) -> bytes:
+def encode_document(body: Mapping[str, Any]) -> bytes:
     """Returns the bytes of a document, given its fields: among them `format`, and not `crc32c`.
 
     Raises `TypeError` if a value is not of a type that JSON has, or is nested too deep, and `ValueError` if the
@@ -73,13 +73,13 @@ def encode(body: Mapping[str, Any]) -> bytes:
 
 
 def as_read(value: dict[str, Any]) -> dict[str, Any]:
-    """Returns an object as it will be read back, tuples as lists; raises `TypeError` like `encode`."""
+    """Returns an object as it will be read back, tuples as lists; raises `TypeError` like `encode_document`."""
     read_back = _restored(_plain(value, "", 1), 1)
     assert isinstance(read_back, dict)
     return read_back
 
 
-def decode(data: bytes, file: str, newest: int = FORMAT) -> dict[str, Any]:
+def decode_document(data: bytes, file: str, newest: int = FORMAT) -> dict[str, Any]:
     """Returns the fields of a document without its `crc32c`; `file` is its name, for messages.
 
     Raises `UnsupportedFormat` if its format is newer than `newest`, and `CorruptCheckpoint` if it was not written so.
@@ -105,10 +105,10 @@ def decode(data: bytes, file: str, newest: int = FORMAT) -> dict[str, Any]:
     return body
 
 
-def read(store: Store, name: str, newest: int = FORMAT) -> dict[str, Any]:
-    """Returns the fields of a stored document; raises `NotFound`, or an error of `decode`."""
+def read_document(store: Store, name: str, newest: int = FORMAT) -> dict[str, Any]:
+    """Returns the fields of a stored document; raises `NotFound`, or an error of `decode_document`."""
     try:
-        return decode(store.read(name, limit=LARGEST), name, newest)
+        return decode_document(store.read(name, limit=LARGEST), name, newest)
     except TooLarge as error:
         raise CorruptCheckpoint(name, f"{error.size} bytes, more than a document may have") from error
 
@@ -134,7 +134,7 @@ def _shown(value: object) -> str:
 def read_listed(store: Store, name: str, *, size: int, crc32c: int, newest: int = FORMAT) -> dict[str, Any]:
     """Returns the fields of a document that another one lists with its size in bytes and its sum.
 
-    Raises the errors of `decode`; a document that is missing is corrupt too.
+    Raises the errors of `decode_document`; a document that is missing is corrupt too.
     """
     if size > LARGEST:
         raise CorruptCheckpoint(name, f"a listed size of {size} bytes, more than a document may have")
@@ -148,7 +148,7 @@ def read_listed(store: Store, name: str, *, size: int, crc32c: int, newest: int 
         raise CorruptCheckpoint(name, f"{len(data)} bytes instead of {size}")
     if google_crc32c.value(data) != crc32c:
         raise CorruptCheckpoint(name, "another crc32c than when it was written")
-    return decode(data, name, newest)
+    return decode_document(data, name, newest)
 
 
 def _end(head: bytes) -> bytes:

@@ -46,7 +46,7 @@ _ACTIONS = (*_SIGNALS, "raise")
 
 _hits: dict[str, int] = {}
 _hits_lock = threading.Lock()
-_watched: dict[str, Callable[[], None]] = {}
+_hooks: dict[str, Callable[[], None]] = {}
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Armed:
     hit: int
 
 
-def parse(text: str) -> dict[str, Armed]:
+def parse_failpoints(text: str) -> dict[str, Armed]:
     """Parses comma-separated ``<name>=<action>[:<n>]`` entries; returns what is armed, by name of the point.
 
     Raises `ValueError` if an entry is malformed, names no known point or action, or names a point twice.
@@ -91,12 +91,12 @@ def parse(text: str) -> dict[str, Armed]:
     return armed
 
 
-_ARMED: dict[str, Armed] | None = parse(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None
+_ARMED: dict[str, Armed] | None = parse_failpoints(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None
 
 
 def point(name: str) -> None:
     """Does what the environment asks for at the point `name`, one of `NAMES`; as a rule that is nothing."""
-    if _watched and (act := _watched.get(name)) is not None:
+    if _hooks and (act := _hooks.get(name)) is not None:
         act()
     if _ARMED is None:
         return
@@ -112,13 +112,13 @@ def point(name: str) -> None:
     os.kill(os.getpid(), _SIGNALS[armed.action])
 
 
-def watch(name: str, act: Callable[[], None]) -> None:
-    """Calls `act` whenever this process passes the point `name`, in whatever thread does, until `unwatch`."""
+def set_hook(name: str, act: Callable[[], None]) -> None:
+    """Calls `act` whenever this process passes the point `name`, in whatever thread does, until `clear_hook`."""
     if name not in NAMES:
         raise ValueError(f"Expected the name of a point out of {', '.join(NAMES)}. Received: {name!r}.")
-    _watched[name] = act
+    _hooks[name] = act
 
 
-def unwatch(name: str) -> None:
-    """Ends `watch`."""
-    _watched.pop(name, None)
+def clear_hook(name: str) -> None:
+    """Ends `set_hook`."""
+    _hooks.pop(name, None)

@@ -57,8 +57,8 @@ def check_or_create(
         IdentityMismatch: It belongs to another model or configuration; the message names what differs.
         CorruptCheckpoint: Its run.json is not what was written; `UnsupportedFormat` if it has a newer format.
     """
-    data = documents.encode(identity)
-    wanted = documents.decode(data, RUN)
+    data = documents.encode_document(identity)
+    wanted = documents.decode_document(data, RUN)
     for group in ("model", "optimizer"):
         check_distinct(variable["name"] for variable in wanted[group])
     try:
@@ -82,7 +82,7 @@ def check_or_create(
 
 
 def _checked(store: Store, wanted: dict[str, Any]) -> dict[str, Any]:
-    stored = documents.read(store, RUN)
+    stored = documents.read_document(store, RUN)
     try:
         differences = _differences(stored, wanted)
         if not isinstance(stored["run_id"], str):

@@ -53,7 +53,7 @@ def claim(store: Store, info: Mapping[str, Any]) -> int:
             "claimed_at": time.time(),
         }
         try:
-            store.create(incarnation_file(number), documents.encode(body))
+            store.create(incarnation_file(number), documents.encode_document(body))
         except AlreadyExists:
             continue
         return number
@@ -63,6 +63,6 @@ def claim(store: Store, info: Mapping[str, Any]) -> int:
     )
 
 
-def read(store: Store, number: int) -> dict[str, Any]:
+def read_claim(store: Store, number: int) -> dict[str, Any]:
     """Returns a claim: its `info`, 'token', 'claimed_at' (seconds since the epoch), 'incarnation', 'format'."""
-    return documents.read(store, incarnation_file(number))
+    return documents.read_document(store, incarnation_file(number))

@@ -114,14 +114,14 @@ class Part:
         }
         if self.sharded:
             body["sharded"] = [{"file": placed.file, **asdict(placed.box)} for placed in self.sharded]
-        return documents.encode(body)
+        return documents.encode_document(body)
 
     @classmethod
     def from_document(cls, document: dict[str, Any], file: str) -> Part:
         """Returns the part that a document describes.
 
         Args:
-            document: Its fields, as `documents.decode` gives them.
+            document: Its fields, as `documents.decode_document` gives them.
             file: Its name, for messages.
 
         Raises:
@@ -224,7 +224,7 @@ class Manifest:
         body = asdict(self)
         if self.format < SHARDED_FORMAT:
             del body["holders"]
-        return documents.encode(body)
+        return documents.encode_document(body)
 
     @classmethod
     def from_document(cls, document: dict[str, Any], file: str) -> Manifest:

@@ -40,7 +40,7 @@ def read_run(store: Store) -> dict[str, Any]:
     Raises `ForeignDirectory` if there is none; the message says what is there, and what to pass instead.
     """
     try:
-        run = documents.read(store, RUN)
+        run = documents.read_document(store, RUN)
     except NotFound:
         raise ForeignDirectory(
             f"Expected the directory of a run, with {RUN} in it. Received: {_what_it_is(store)}"

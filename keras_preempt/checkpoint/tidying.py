@@ -91,7 +91,7 @@ class Tidying:
             if incarnations.latest(self._store) > self._incarnation:
                 return  # What is superfluous is for the newer start to say.
             self.changed(directory)
-            remove(self._store, directory)
+            remove_attempt(self._store, directory)
             yield directory
 
     def sweep(self) -> None:
@@ -198,7 +198,7 @@ class Tidying:
         return manifest
 
 
-def remove(store: Store, directory: str) -> None:
+def remove_attempt(store: Store, directory: str) -> None:
     """Removes an attempt, such as one that `removable` returns; what is gone already is no error.
 
     Its manifest goes first, so that what is left after a crash in between is no checkpoint; then a part list, so that

@@ -159,7 +159,7 @@ def run_of(store: Store, run: dict[str, Any]) -> RunSummary:
         raise CorruptCheckpoint("run.json", f"an unexpected structure ({error!r:.200})") from error
     starts = incarnations.latest(store)
     try:
-        claimed = incarnations.read(store, starts).get("claimed_at") if starts else None
+        claimed = incarnations.read_claim(store, starts).get("claimed_at") if starts else None
     except (NotFound, CorruptCheckpoint, UnsafeName):
         claimed = None
     return RunSummary(

@@ -10,7 +10,7 @@ from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CheckpointError, NotFound
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.checkpoint.tidying import Tidying, remove
+from keras_preempt.checkpoint.tidying import Tidying, remove_attempt
 from keras_preempt.cli.options import directory_argument, opened_run
 from keras_preempt.cli.terminal import Terminal, shown_size
 from keras_preempt.process.words import counted
@@ -83,7 +83,7 @@ def clean(directory: str, max_to_keep: int | None, keep_every: str | None, stopp
         folders = [folder for folder in going if folder in still]
         for done, folder in enumerate(folders):
             try:
-                remove(store, folder)
+                remove_attempt(store, folder)
             except CheckpointError as error:
                 raise CannotRemove(f"Removed {done} of {counted(len(folders), 'folder')}. {error}") from None
         what = f"Removed {counted(len(folders), 'folder')}, {total}."
@@ -108,7 +108,7 @@ def _retention(store: Store, newest: int, max_to_keep: int | None, keep_every: s
     kept = Retention()
     if newest and (max_to_keep is None or keep_every is None):
         try:
-            kept = Retention.from_json(incarnations.read(store, newest).get("retention"))
+            kept = Retention.from_json(incarnations.read_claim(store, newest).get("retention"))
         except NotFound:  # A start that failed has taken its claim back.
             kept = Retention()
     every = kept.keep_every

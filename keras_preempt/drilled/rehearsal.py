@@ -116,10 +116,10 @@ class Drill:
         def half_written() -> None:
             step = saving_step()
             if step is not None and step >= self.step:
-                failpoints.unwatch(HALF_WRITTEN)
+                failpoints.clear_hook(HALF_WRITTEN)
                 self._send(await_notice, None, kill=self.kill)
 
-        failpoints.watch(HALF_WRITTEN, half_written)
+        failpoints.set_hook(HALF_WRITTEN, half_written)
 
     def strike(self, position: Position, await_notice: AwaitNotice | None = None) -> bool:
         """Sends the signal if a boundary at `position` is the moment, or past it.
@@ -142,17 +142,17 @@ class Drill:
         if self.at == "leaving":
 
             def half_written() -> None:
-                failpoints.unwatch(HALF_WRITTEN)
+                failpoints.clear_hook(HALF_WRITTEN)
                 # Nobody listens any more who could say that a second notice has arrived.
                 self._send(await_notice if self.kill else None, None, kill=self.kill)
 
-            failpoints.watch(HALF_WRITTEN, half_written)
+            failpoints.set_hook(HALF_WRITTEN, half_written)
         self._send(await_notice, position, kill=self.kill and self.at != "leaving")
         return True
 
     def end(self) -> None:
         """Disarms the drill."""
-        failpoints.unwatch(HALF_WRITTEN)
+        failpoints.clear_hook(HALF_WRITTEN)
 
     def _send(self, await_notice: AwaitNotice | None, at: Position | None, *, kill: bool) -> None:
         number = signal.SIGKILL if kill else self.signal

@@ -68,9 +68,11 @@ def keep(store: Store, incarnation: int, description: dict[str, Any] | None) -> 
     if description is None:
         return
     try:
-        data = documents.encode({"format": documents.FORMAT, **description})
+        data = documents.encode_document({"format": documents.FORMAT, **description})
         newest = newest_file(store)
-        if newest is None or documents.read(store, newest) != documents.decode(data, newest):
+        if newest is None or documents.read_document(store, newest) != documents.decode_document(
+            data, newest
+        ):
             store.create(model_file(incarnation), data)
     except (CheckpointError, TypeError, ValueError) as error:
         if not isinstance(error, (AlreadyExists, NotFound)):
@@ -95,7 +97,7 @@ def rebuild(store: Store, incarnation: int) -> tuple[keras.Model, list[str]]:
             f"Expected the architecture of the model in {store.url}/{MODELS}. Received: none; its layers could not be "
             "described, or an older release has begun the run. Pass the model."
         )
-    kept = documents.read(store, name)
+    kept = documents.read_document(store, name)
     description, names = kept.get("model"), kept.get("variables")
     if not isinstance(names, list) or not all(isinstance(variable, str) for variable in names):
         raise CorruptCheckpoint(name, "an unexpected structure")

@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> Counting:
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Targets:
     made = make(tmp_path_factory.mktemp("saved"))
-    made.store.create(RUN, documents.encode(IDENTITY))
+    made.store.create(RUN, documents.encode_document(IDENTITY))
     return made
 
 

@@ -66,7 +66,7 @@ def make(root: Path) -> Targets:
 
 
 def seal_document(body: dict[str, Any]) -> bytes:
-    """Returns a document with a right sum, also where `documents.encode` would refuse to write it."""
+    """Returns a document with a right sum, also where `documents.encode_document` would refuse to write it."""
     return seal_text(json.dumps(body, separators=(",", ":")))
 
 
@@ -113,6 +113,6 @@ def list_part(folder: Path, name: str) -> None:
     (folder / MANIFEST).write_bytes(seal_document(body))
 
 
-assert documents.decode(seal_text('{"format":1}'), "file") == {"format": 1}, (
+assert documents.decode_document(seal_text('{"format":1}'), "file") == {"format": 1}, (
     "sealing is what the package does"
 )

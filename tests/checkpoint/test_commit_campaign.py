@@ -170,7 +170,7 @@ def manifest_removed_last(patch: pytest.MonkeyPatch) -> None:
             with contextlib.suppress(NotFound):
                 store.delete(info.name)
 
-    patch.setattr(tidying, "remove", remove)
+    patch.setattr(tidying, "remove_attempt", remove)
 
 
 def one_look_at_the_directory(patch: pytest.MonkeyPatch) -> None:

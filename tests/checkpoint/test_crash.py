@@ -46,7 +46,7 @@ def test_a_kill_at_any_point_leaves_the_old_checkpoint_and_all_or_nothing_of_the
 ) -> None:
     def save_and_load() -> None:
         passed = iter(range(1, 100))
-        failpoints.watch(name, lambda: die() if next(passed) == hit else None)
+        failpoints.set_hook(name, lambda: die() if next(passed) == hit else None)
         load(store, save(store, 5, round=2), 0, 2)
 
     old = save(store, 3)
@@ -85,12 +85,12 @@ def test_a_kill_while_a_file_is_written_leaves_no_file_of_that_name(store: Local
 
 def test_a_failing_disk_at_any_point_of_a_save_leaves_no_half_checkpoint(store: LocalStore) -> None:
     for round, name in enumerate(failpoints.NAMES[:5], start=1):
-        failpoints.watch(name, mock.Mock(side_effect=OSError("the disk fails")))
+        failpoints.set_hook(name, mock.Mock(side_effect=OSError("the disk fails")))
         try:
             with pytest.raises(OSError, match="the disk fails"):
                 save(store, 5, round=round)
         finally:
-            failpoints.unwatch(name)
+            failpoints.clear_hook(name)
         assert committed(store) == []
     names = {path.name for path in store.path.rglob("*")}
     assert not [name for name in names if name.startswith(".tmp-") or name == MANIFEST]

@@ -86,7 +86,7 @@ def test_stop_holds_the_process_until_it_is_continued() -> None:
 )
 def test_a_mistake_in_the_variable_is_a_clear_error(text: str, named: str) -> None:
     with pytest.raises(ValueError, match=r"Expected KERAS_PREEMPT_FAILPOINTS .* Received: ") as caught:
-        failpoints.parse(text)
+        failpoints.parse_failpoints(text)
     assert named in str(caught.value)
 
 
@@ -98,11 +98,11 @@ def test_every_point_that_the_package_passes_is_listed() -> None:
 
 def test_a_watched_point_calls_its_watcher_until_unwatched() -> None:
     passed: list[str] = []
-    failpoints.watch("save.after-part", lambda: passed.append("here"))
+    failpoints.set_hook("save.after-part", lambda: passed.append("here"))
     failpoints.point("save.before-parts")
     failpoints.point("save.after-part")
-    failpoints.unwatch("save.after-part")
+    failpoints.clear_hook("save.after-part")
     failpoints.point("save.after-part")
     assert passed == ["here"]
     with pytest.raises(ValueError, match="name of a point"):
-        failpoints.watch("save.somewhere", lambda: None)
+        failpoints.set_hook("save.somewhere", lambda: None)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_preempt.checkpoint import documents
-from keras_preempt.checkpoint.documents import FORMAT, decode, encode
+from keras_preempt.checkpoint.documents import FORMAT, decode_document, encode_document
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, UnsupportedFormat, one_line
 from keras_preempt.checkpoint.partition import dtype_of, elements
 from keras_preempt.checkpoint.tensors import parse_header
@@ -54,7 +54,7 @@ headers = st.dictionaries(
 @given(st.binary() | st.text().map(str.encode) | odd.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_are_refused_as_a_document(data: bytes) -> None:
     with pytest.raises((CorruptCheckpoint, UnsupportedFormat)) as refused:
-        decode(data, "file")
+        decode_document(data, "file")
     check_refusal(refused.value)
 
 
@@ -150,7 +150,7 @@ def test_a_header_that_lies_is_refused_and_says_why(text: bytes, why: str) -> No
 )
 def test_a_document_with_a_right_sum_that_no_version_has_written_is_refused(text: str, why: str) -> None:
     with pytest.raises(CorruptCheckpoint, match=why) as refused:
-        decode(seal_text(text), "file")
+        decode_document(seal_text(text), "file")
     check_refusal(refused.value)
 
 
@@ -160,7 +160,7 @@ def test_what_is_written_can_be_read_back_or_is_not_written() -> None:
     for _ in range(48):
         deep = {"$a": deep}
     body = {"format": FORMAT, "value": [deep, 10**998, -(10**998), list(range(10_000))]}
-    assert decode(encode(body), "file") == body
+    assert decode_document(encode_document(body), "file") == body
     for value, why in (
         ({"a": {"a": deep}}, "deep"),
         ([[deep]], "deep"),
@@ -168,7 +168,7 @@ def test_what_is_written_can_be_read_back_or_is_not_written() -> None:
         (-(10**999), "digits"),
     ):
         with pytest.raises(TypeError, match=rf"Expected .*{why}.* Received: "):
-            encode({"format": FORMAT, "value": value})
+            encode_document({"format": FORMAT, "value": value})
         with pytest.raises(TypeError, match=why):
             documents.as_read({"value": value})
 
@@ -184,9 +184,9 @@ def test_a_document_too_large_to_be_read_is_not_written(
     monkeypatch: pytest.MonkeyPatch, module: Any, limit: str, fits: Any, why: str
 ) -> None:
     monkeypatch.setattr(module, limit, 1000)
-    assert decode(encode({"format": FORMAT, "value": fits}), "file")["value"] == fits
+    assert decode_document(encode_document({"format": FORMAT, "value": fits}), "file")["value"] == fits
     with pytest.raises(ValueError, match=rf"Expected a document of up to {why}"):
-        encode({"format": FORMAT, "value": (fits * 2)[:1000]})
+        encode_document({"format": FORMAT, "value": (fits * 2)[:1000]})
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keras_preempt.checkpoint.documents import encode
+from keras_preempt.checkpoint.documents import encode_document
 from keras_preempt.checkpoint.errors import (
     CorruptCheckpoint,
     ForeignDirectory,
@@ -153,7 +153,7 @@ def test_a_long_list_of_differences_is_shortened(store: LocalStore) -> None:
     assert message.count("variable") == 10
 
 
-WHOLE = encode({**identity(), "model": []})
+WHOLE = encode_document({**identity(), "model": []})
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ WHOLE = encode({**identity(), "model": []})
     [
         *(b"", b"{", b"[]", b'{"format":1}', b"\x00\xff", b'{"format":1,"crc32c":0}\n'),
         *(WHOLE[:-1], WHOLE[: len(WHOLE) // 2], WHOLE.replace(b"first", b"forst")),
-        encode({"format": 1, "model": 3, "setup": 3}),
+        encode_document({"format": 1, "model": 3, "setup": 3}),
     ],
 )
 def test_an_unreadable_identity_is_refused_and_unchanged(store: LocalStore, data: bytes) -> None:

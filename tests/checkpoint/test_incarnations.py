@@ -13,11 +13,11 @@ def test_every_start_gets_the_next_number(store: LocalStore) -> None:
     assert incarnations.latest(store) == 0
     assert [incarnations.claim(store, {"host": "a"}) for _ in range(3)] == [1, 2, 3]
     assert incarnations.latest(store) == 3
-    claim = incarnations.read(store, 2)
+    claim = incarnations.read_claim(store, 2)
     assert (claim["host"], claim["incarnation"]) == ("a", 2)
-    assert claim["token"] != incarnations.read(store, 3)["token"]
+    assert claim["token"] != incarnations.read_claim(store, 3)["token"]
     with pytest.raises(NotFound):
-        incarnations.read(store, 4)
+        incarnations.read_claim(store, 4)
 
 
 def test_claiming_gives_up_when_other_starts_are_always_faster(
@@ -33,4 +33,4 @@ def test_a_changed_claim_is_noticed(store: LocalStore) -> None:
     path = store.path / "incarnations/00001.json"
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(CorruptCheckpoint):
-        incarnations.read(store, 1)
+        incarnations.read_claim(store, 1)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_preempt.checkpoint.boxes import Box
-from keras_preempt.checkpoint.documents import FORMAT, SHARDED_FORMAT, decode
+from keras_preempt.checkpoint.documents import FORMAT, SHARDED_FORMAT, decode_document
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
 from keras_preempt.checkpoint.layout import (
     attempt_directory,
@@ -75,7 +75,7 @@ def parts(draw: st.DrawFn) -> Part:
 
 @given(manifests() | parts())
 def test_a_document_is_read_back_as_it_was_and_cannot_be_changed(made: Manifest | Part) -> None:
-    assert type(made).from_document(decode(made.to_json(), "file", SHARDED_FORMAT), "file") == made
+    assert type(made).from_document(decode_document(made.to_json(), "file", SHARDED_FORMAT), "file") == made
     with pytest.raises(FrozenInstanceError):
         made.position = {}  # type: ignore[misc]
 
@@ -109,7 +109,7 @@ A_PART = Part(
 
 def changed(made: Manifest | Part, **changes: Any) -> Any:
     """What is read of a document in which somebody has changed fields."""
-    return type(made).from_document({**decode(made.to_json(), "file"), **changes}, "file")
+    return type(made).from_document({**decode_document(made.to_json(), "file"), **changes}, "file")
 
 
 WRONG_TYPES: list[Any] = [None, True, -1, 1.5, "x", [], [[]], {}, 2**70]
@@ -118,7 +118,7 @@ WRONG_TYPES: list[Any] = [None, True, -1, 1.5, "x", [], [[]], {}, 2**70]
 @pytest.mark.parametrize("made", [A_MANIFEST, A_PART], ids=["manifest", "part list"])
 def test_a_field_that_is_missing_unknown_or_of_another_type_is_refused(made: Manifest | Part) -> None:
     assert changed(made) == made
-    fields = decode(made.to_json(), "file")
+    fields = decode_document(made.to_json(), "file")
     for key, value in fields.items():
         others = {name: other for name, other in fields.items() if name != key}
         with pytest.raises(CorruptCheckpoint, match=f"a field '{key}'"):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_preempt.checkpoint import writer
-from keras_preempt.checkpoint.documents import read
+from keras_preempt.checkpoint.documents import read_document
 from keras_preempt.checkpoint.errors import SaveCancelled
 from keras_preempt.checkpoint.manifest import Part
 from keras_preempt.checkpoint.partition import Slice, check_tiling
@@ -29,7 +29,7 @@ def test_a_part_is_listed_as_it_was_written(store: LocalStore) -> None:
         store, DIRECTORY, 2, [(slice_of(5, 9), KERNEL)], {"mean": np.ones(2)}, {"a": (1, 2)}, at(3)
     )
     name = f"{DIRECTORY}/w00002.part.json"
-    assert Part.from_document(read(store, name), name) == part
+    assert Part.from_document(read_document(store, name), name) == part
     assert part.state == {"a": [1, 2]}
     assert [entry.name for entry in part.files] == ["w00002.mirrored.safetensors", "w00002.local.safetensors"]
     assert {info.name for info in store.list("")} == {

@@ -45,7 +45,7 @@ def begin(place: str | os.PathLike[str], **settings: Any) -> Store:
     store = open_store(place)
     store.prepare()
     if RUN not in store.children(""):
-        store.create(RUN, documents.encode(IDENTITY))
+        store.create(RUN, documents.encode_document(IDENTITY))
     incarnations.claim(store, {"members": 2, **settings})
     return store
 

@@ -132,14 +132,14 @@ def test_folders_that_others_remove_meanwhile_are_no_error(directory: Path, run:
 def test_a_storage_failure_is_reported_with_what_was_removed(
     directory: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = clean_module.remove
+    real = clean_module.remove_attempt
 
     def remove(store: Any, folder: str) -> None:
         if folder.startswith("step-00000009"):
             raise StoreUnavailable("No permission.")
         real(store, folder)
 
-    monkeypatch.setattr(clean_module, "remove", remove)
+    monkeypatch.setattr(clean_module, "remove_attempt", remove)
     _, err = run("clean", directory, "--yes", code=1)
     assert err == "Error: Removed 1 of 2 folders. No permission.\n"
 

@@ -24,7 +24,9 @@ from tests.cli.saved_run import IDENTITY, Run, begin, contents, events, flip_a_b
 
 def newer(path: Path, **changed: Any) -> None:
     """Replaces a document by one of a newer format."""
-    path.write_bytes(documents.encode({**documents.decode(path.read_bytes(), ""), **changed}))
+    path.write_bytes(
+        documents.encode_document({**documents.decode_document(path.read_bytes(), ""), **changed})
+    )
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +257,7 @@ def test_text_in_a_directory_cannot_control_the_terminal(tmp_path: Path, run: Ru
     store = begin(path)
     save(store, 6, kind=bad, reason=bad)
     (path / RUN).unlink()
-    store.create(RUN, documents.encode({**IDENTITY, "run_id": bad, "optimizer_class": bad}))
+    store.create(RUN, documents.encode_document({**IDENTITY, "run_id": bad, "optimizer_class": bad}))
     out, _ = run("inspect", path)
     assert "\x1b" not in out
     assert "\nall is well" not in out

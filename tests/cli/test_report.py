@@ -46,7 +46,7 @@ def write(directory: str, story: Story, run: bytes | None = None) -> str:
     """Makes the directory of a run that has told a story."""
     body = {"format": 1, "run_id": "story", "model": []}
     store = open_store(directory)
-    store.create(RUN, documents.encode(body) if run is None else run)
+    store.create(RUN, documents.encode_document(body) if run is None else run)
     for name, data in logs_of(story).items():
         segmented = "gs://" in directory and "launcher" not in name
         store.create(name.replace(".jsonl", "-0001.jsonl") if segmented else name, data)
@@ -215,7 +215,7 @@ def test_a_bucket_that_lost_a_segment_says_so(bucket: FakeGcs, run: Run) -> None
     ("document", "message"),
     [
         (None, "Expected events of a run"),
-        (documents.encode({"format": 99, "run_id": "story", "model": []}), "format version 99"),
+        (documents.encode_document({"format": 99, "run_id": "story", "model": []}), "format version 99"),
     ],
 )
 def test_a_run_that_cannot_be_reported_on_is_one_line_with_a_cure(

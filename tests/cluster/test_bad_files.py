@@ -199,7 +199,7 @@ def test_a_damaged_claim_of_an_earlier_start_is_told_apart_and_loses_nothing(
     before = contents(directory)
     if damage is not remove:
         with pytest.raises(CorruptCheckpoint, match=r"incarnations/00001\.json"):
-            incarnations.read(LocalStore(directory), 1)
+            incarnations.read_claim(LocalStore(directory), 1)
     newest = checkpoints(directory)[-1]
     assert len(fit(directory, model=model)) == 8 - int(newest.parent.name.removeprefix("step-"))
     after = contents(directory)

@@ -80,7 +80,7 @@ def test_no_page_names_a_variable_that_is_not_read(page: Path) -> None:
 def test_failpoints_and_actions_on_the_page_are_those_of_the_code() -> None:
     assert table("CONTRIBUTING.md", "point") == set(failpoints.NAMES)
     with pytest.raises(ValueError, match="an action out of") as error:
-        failpoints.parse(f"{failpoints.NAMES[0]}=no-such-action")
+        failpoints.parse_failpoints(f"{failpoints.NAMES[0]}=no-such-action")
     known = re.search(r"an action out of (.*?)\.", str(error.value))
     assert known is not None
     assert table("CONTRIBUTING.md", "action") == set(known[1].split(", "))

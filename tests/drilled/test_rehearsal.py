@@ -44,7 +44,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sent]:
     found: Sent = []
     monkeypatch.setattr(os, "kill", lambda process, number: found.append((process, number)))
     yield found
-    failpoints.unwatch(HALF_WRITTEN)
+    failpoints.clear_hook(HALF_WRITTEN)
 
 
 @pytest.fixture

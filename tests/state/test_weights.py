@@ -178,11 +178,11 @@ def test_what_lies_beside_the_checkpoints_cannot_run_code(
     copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = copied / "models" / "00001.json"
-    kept = documents.decode(path.read_bytes(), "")
+    kept = documents.decode_document(path.read_bytes(), "")
     (layer,) = [one for one in kept["model"]["config"]["layers"] if one["class_name"] == "Dropout"]
     for name, module in (("Popen", "subprocess"), ("Lambda", "keras.layers"), ("__lambda__", None)):
         layer["class_name"], layer["module"] = name, module
-        path.write_bytes(documents.encode(kept))
+        path.write_bytes(documents.encode_document(kept))
         assert main(["export", str(copied), str(tmp_path / "net.keras")]) == 3
         err = capsys.readouterr().err
         assert "Expected a model of Keras' own layers in models/00001.json" in err
@@ -225,8 +225,8 @@ def test_a_storage_that_fails_does_not_end_the_start(
 
 def test_a_start_keeps_its_settings_and_the_architecture_again_only_where_it_differs(copied: Path) -> None:
     store = open_store(copied)
-    assert incarnations.read(store, 1)["retention"] == {"max_to_keep": 2, "keep_every": None}
-    same = documents.read(store, "models/00001.json")
+    assert incarnations.read_claim(store, 1)["retention"] == {"max_to_keep": 2, "keep_every": None}
+    same = documents.read_document(store, "models/00001.json")
     same.pop("format")
     architecture.keep(store, 2, same)
     assert store.children("models") == ["00001.json"]

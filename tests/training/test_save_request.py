@@ -45,12 +45,14 @@ def test_only_the_request_that_is_meant_is_removed(store: LocalStore) -> None:
     [
         (b"", CorruptCheckpoint),
         (b"buy milk", CorruptCheckpoint),
-        (documents.encode({"format": 1}), CorruptCheckpoint),
+        (documents.encode_document({"format": 1}), CorruptCheckpoint),
         (
-            documents.encode({"format": 1, "id": 7, "incarnation": 1, "asked_at": 0, "asked_from": ""}),
+            documents.encode_document(
+                {"format": 1, "id": 7, "incarnation": 1, "asked_at": 0, "asked_from": ""}
+            ),
             CorruptCheckpoint,
         ),
-        (documents.encode({"format": documents.FORMAT + 1}), UnsupportedFormat),
+        (documents.encode_document({"format": documents.FORMAT + 1}), UnsupportedFormat),
     ],
     ids=["empty", "text", "another document", "a number for a text", "a newer format"],
 )

@@ -268,9 +268,9 @@ class Late:
 def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Late]:
     monkeypatch.setattr(saver_module, "COMMIT_PATIENCE", 10 * GRACE)
     found = Late(tmp_path)
-    failpoints.watch("save.after-part", found.written.set)
+    failpoints.set_hook("save.after-part", found.written.set)
     yield found
-    failpoints.unwatch("save.after-part")
+    failpoints.clear_hook("save.after-part")
     found.saves.end()
 
 

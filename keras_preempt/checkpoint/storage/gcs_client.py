@@ -214,9 +214,13 @@ class GcsBucket:
 
     @contextlib.contextmanager
     def explained(self, doing: str) -> Iterator[None]:
-        """Turns what the client raises into `StoreUnavailable`; see `gcs_errors.explained`."""
-        with gcs_errors.explained(lambda error: self.unavailable(error, doing)):
+        """Turns what the client raises while `doing` something into `StoreUnavailable`."""
+        try:
             yield
+        except StoreUnavailable:
+            raise
+        except gcs_errors.FAILURES as error:
+            raise self.unavailable(error, doing) from error
 
     def unavailable(self, error: BaseException, doing: str) -> StoreUnavailable:
         """Returns the error that a failed call is to raise."""

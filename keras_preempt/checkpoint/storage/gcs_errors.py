@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import requests
@@ -126,17 +124,6 @@ def is_missing_bucket(error: BaseException) -> bool:
 def is_policy(error: BaseException) -> bool:
     """Returns whether a request was refused by a constraint of the organization, which answers 412 like a condition."""
     return status_of(error) == 412 and "constraint" in _message(error).lower()
-
-
-@contextlib.contextmanager
-def explained(unavailable: Callable[[BaseException], StoreUnavailable]) -> Iterator[None]:
-    """Turns what the client raises into `StoreUnavailable`."""
-    try:
-        yield
-    except StoreUnavailable:
-        raise
-    except FAILURES as error:
-        raise unavailable(error) from error
 
 
 def unavailable(

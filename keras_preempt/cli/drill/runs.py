@@ -195,5 +195,5 @@ def _claimed_alone(directory: str) -> bool:
     """Whether a worker has claimed a start in which it trains alone."""
     with contextlib.closing(open_store(directory)) as store, contextlib.suppress(CheckpointError):
         newest = incarnations.latest(store)
-        return newest > 0 and incarnations.ALONE in incarnations.read(store, newest)
+        return newest > 0 and incarnations.ALONE in incarnations.read_claim(store, newest)
     return False

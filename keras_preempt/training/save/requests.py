@@ -57,7 +57,7 @@ def pending_request(store: Store) -> SaveRequest | None:
     """Returns the pending request; raises `CorruptCheckpoint` if the file is not a request."""
     try:
         store.stat(SAVE_REQUEST)  # Nearly always, that is all.
-        body = documents.read(store, SAVE_REQUEST)
+        body = documents.read_document(store, SAVE_REQUEST)
     except NotFound:
         return None
     fields = of_file(body, SAVE_REQUEST)
@@ -75,7 +75,7 @@ def pending_request(store: Store) -> SaveRequest | None:
 def make_request(store: Store, incarnation: int, asked_from: str) -> tuple[SaveRequest, bool]:
     """Requests a save; returns the pending request, and whether it is ours: somebody else's is answered for both."""
     request = SaveRequest(secrets.token_hex(8), incarnation, time.time(), asked_from[:_LONGEST])
-    data = documents.encode({"format": documents.FORMAT, **asdict(request)})
+    data = documents.encode_document({"format": documents.FORMAT, **asdict(request)})
     for _ in range(_ATTEMPTS):
         try:
             store.create(SAVE_REQUEST, data)

@@ -92,7 +92,7 @@ class Alone:
         earlier = sorted((n for n in numbers if n is not None and n < incarnation), reverse=True)
         for number in earlier[:_CLAIMS]:
             try:
-                claim = incarnations.read(store, number)
+                claim = incarnations.read_claim(store, number)
             except (NotFound, CorruptCheckpoint):  # Withdrawn by a start that failed; or unreadable.
                 continue
             other = claim.get(incarnations.ALONE)

@@ -178,7 +178,7 @@ class Startup:
                 incarnation = incarnations.claim(store, settings)
                 made_by_us.append(incarnation_file(incarnation))
                 self.claimed(incarnation)
-                token = incarnations.read(store, incarnation)["token"]
+                token = incarnations.read_claim(store, incarnation)["token"]
             claim = {"incarnation": incarnation, "token": token}
             handshake.say("claim", {**claim, "identity": _digest(described), "setup": described.get(SETUP)})
             with handshake.telling("proposal/0"):
@@ -300,7 +300,7 @@ def _check_shared(store: Store, incarnation: int, token: str) -> None:
     pause, longest_pause = store.poll_interval
     while True:
         try:
-            seen = incarnations.read(store, incarnation)["token"]
+            seen = incarnations.read_claim(store, incarnation)["token"]
         except NotFound:
             seen = None
         if seen == token:

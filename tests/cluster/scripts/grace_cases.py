@@ -157,13 +157,13 @@ def different_deadlines(job: NoticedFit, fake: FakeMetadata, notes: dict[str, An
 
     def slow() -> None:
         time.sleep(1.5)
-        failpoints.unwatch("save.before-parts")
+        failpoints.clear_hook("save.before-parts")
 
     def both_saved() -> None:
         job.await_told("commit")
 
     if WORKER == 1:
-        failpoints.watch("save.before-parts", slow)
+        failpoints.set_hook("save.before-parts", slow)
     job.fit({(0, 2): on(0, in_seconds(HOUR)), (0, 4): both_saved, (1, 1): on(1, in_seconds(8))})
     fake.azure.cancel(events[0])  # The next machine is another one.
     job.fit()

@@ -69,7 +69,7 @@ class Marks(InEpochs):
             os.write(sys.stdout.fileno(), b"AT saving\n")
             time.sleep(SAVING_LASTS)
 
-        failpoints.watch("save.after-part", saving)
+        failpoints.set_hook("save.after-part", saving)
 
     def tracing(self) -> None:
         """To be called where a training step is traced, which a fit that is watched over does as it begins."""
