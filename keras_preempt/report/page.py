@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from html import escape
+from importlib import resources
 
 from keras_preempt import __version__
 from keras_preempt.process.words import counted
 from keras_preempt.report import journal
 from keras_preempt.report.account import Account
-from keras_preempt.report.style import STYLE
 from keras_preempt.report.tables import Table, places, starts, times, used
 from keras_preempt.report.timeline import MOST_ROWS, NARROW, WIDE, timeline
 from keras_preempt.report.wording import clock, headline, length, lost, lost_steps, moment, percent, speed
 from keras_preempt.report.worker_run import End
+
+STYLE = resources.files("keras_preempt.report").joinpath("page.css").read_text("utf-8")
 
 
 def page(account: Account, directory: str) -> str:

@@ -1,6 +1,6 @@
 """The timeline of a run in SVG: a row of spans for each worker, and below them how fast training went.
 
-It is drawn twice, for a wide page and for a phone; `style.STYLE` shows one of them. What comes from events is escaped.
+It is drawn twice, for a wide page and for a phone; page.css shows one of them. What comes from events is escaped.
 """
 
 from __future__ import annotations

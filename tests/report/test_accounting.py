@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from keras_preempt.report.account import Account, account
 from keras_preempt.report.events import KINDS
-from keras_preempt.report.page import page
-from keras_preempt.report.style import STYLE
+from keras_preempt.report.page import STYLE, page
 from keras_preempt.report.tables import account_as_json
 from keras_preempt.report.wording import lost_steps, summary
 from keras_preempt.report.worker_run import IDLE, MEANINGS, TRAIN, UNACCOUNTED, UNREPORTED, End
