@@ -36,25 +36,35 @@ Overrides = tuple[dict[str, Array], dict[Box, Array]]
 class _Drawn:
     """What was drawn from the validation data so far; the names of its fields are those in a checkpoint."""
 
-    made_at: Sequence[
-        Counts | None
-    ] = ()  # How far the shuffles had come when each of its iterators was made.
-    looked: bool = (
-        False  # Keras has drawn a batch since the last validation to build the model, as under a strategy.
-    )
-    goes_on: bool = False  # It takes that batch from the last of these iterators, and not from a new one.
+    # How far the shuffles had come when each of its iterators was made.
+    made_at: Sequence[Counts | None] = ()
+    # Whether Keras has drawn a batch to build the model since the last validation, as under a strategy.
+    looked: bool = False
+    # Whether it takes that batch from the last of these iterators, and not from a new one.
+    goes_on: bool = False
 
 
 class Validations:
-    """What the validations of one fit have drawn of their data, and what a save has to hold of that."""
+    """The validations of one fit: what they have drawn of their data, and what they change of the variables.
 
-    def __init__(self, model: keras.Model, shuffles: Shuffles) -> None:
+    They change metrics, seeds and counters, and weights where something could change these: the other callbacks, or a
+    model's own evaluate, before the validation begins and again after a restart.
+    """
+
+    def __init__(
+        self, model: keras.Model, shuffles: Shuffles, variables: ModelState, callbacks: CallbackStates
+    ) -> None:
         self._model = model
         self._shuffles = shuffles
+        self._variables = variables
+        self._callbacks = callbacks
         self._feed: InputFeed | None = None
         self._restored_draws: list[int] = []
         self._drawn = _Drawn()
         self._counts_before: Counts | None = None  # How far the shuffles were before the last validation.
+        self._evaluate_changes = HookCode(model, ("evaluate",)).may_change_weights
+        self._before_evaluate: Overrides | None = None
+        self._sample: dict[str, Array] | None = None
 
     @property
     def dataset(self) -> Any:
@@ -71,6 +81,36 @@ class Validations:
         self._counts_before = self._shuffles.counts()
         if self._feed is not None:
             self._drawn.goes_on = self._feed.goes_on
+        self._before_evaluate = self._capture_variables(weights=True) if self._evaluate_changes else None
+
+    def before(self) -> Overrides:
+        """Returns the variables to be kept, before the other callbacks begin the validation."""
+        changes = self._callbacks.change_weights
+        kept = self._before_evaluate or self._capture_variables(weights=changes)
+        self._before_evaluate = None
+        self._sample = None if changes else self._variables.sample()
+        return kept
+
+    def began(self) -> None:
+        """The other callbacks have begun the validation: warns if one has changed weights that were not kept."""
+        if self._sample is not None and not self._variables.is_like(self._sample):
+            logger.warning(
+                "A callback changes the weights for the validation, which its code does not show, or its %s = False "
+                "denies. A preemption within this one would save the changed weights: NOT exact. The next ones are "
+                "safe; for this one as well, set that attribute to True.",
+                CHANGES_WEIGHTS,
+            )
+            self._callbacks.change_weights = True
+
+    def ended(self) -> str:
+        """A validation has ended; see `shown_by_validation`."""
+        return "" if self._feed is None else shown_by_validation(self._feed)
+
+    def _capture_variables(self, *, weights: bool) -> Overrides:
+        return (
+            self._variables.capture_changed_by_validation(weights=weights),
+            self._variables.capture_boxes_changed_by_validation(weights=weights),
+        )
 
     def capture(self, *, inside: bool) -> dict[str, Any]:
         """Returns what a save holds, as JSON data; `inside`: a validation is about to begin, to be started over."""
@@ -104,10 +144,6 @@ class Validations:
         ]
         self._drawn = _Drawn(made_at, bool(drawn.get("looked", False)), bool(drawn.get("goes_on", False)))
 
-    def ended(self) -> str:
-        """A validation has ended; see `shown_by_validation`."""
-        return "" if self._feed is None else shown_by_validation(self._feed)
-
     def _begin(self) -> None:
         source = evaluation_iterator(self._model)
         looks = builds_before_evaluating(self._model)
@@ -138,44 +174,3 @@ class Validations:
         made_at = [*drawn.made_at, before] if looked_anew and not drawn.looked else drawn.made_at
         inputs.draw_again(feed, self._restored_draws, self._shuffles, made_at)
         self._shuffles.go_to(after)
-
-
-class ValidationWeights:
-    """Keeps what a validation changes: metrics, seeds, counters, and the weights if something could change them."""
-
-    def __init__(self, model: keras.Model, variables: ModelState, callbacks: CallbackStates) -> None:
-        self._variables = variables
-        self._callbacks = callbacks
-        # A model's own evaluate may do so before the validation begins, and does so again after a restart.
-        self._evaluate_changes = HookCode(model, ("evaluate",)).may_change_weights
-        self._before_evaluate: Overrides | None = None
-        self._sample: dict[str, Array] | None = None
-
-    def before_evaluate(self) -> None:
-        """Before `fit` calls the model's evaluate."""
-        self._before_evaluate = self._capture(weights=True) if self._evaluate_changes else None
-
-    def before(self) -> Overrides:
-        """Returns what is to be kept, before the other callbacks begin the validation."""
-        changes = self._callbacks.change_weights
-        kept, self._before_evaluate = self._before_evaluate or self._capture(weights=changes), None
-        self._sample = None if changes else self._variables.sample()
-        return kept
-
-    def began(self) -> None:
-        """The other callbacks have begun the validation: warns if one has changed weights that were not kept."""
-        if self._sample is not None and not self._variables.is_like(self._sample):
-            logger.warning(
-                "A callback changes the weights for the validation, which its code does not show, or its %s = False "
-                "denies. A preemption within this one would save the changed weights: NOT exact. The next ones are "
-                "safe; for this one as well, set that attribute to True.",
-                CHANGES_WEIGHTS,
-            )
-            self._callbacks.change_weights = True
-
-    def _capture(self, *, weights: bool) -> Overrides:
-        variables = self._variables
-        return (
-            variables.capture_changed_by_validation(weights=weights),
-            variables.capture_boxes_changed_by_validation(weights=weights),
-        )

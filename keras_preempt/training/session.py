@@ -28,7 +28,7 @@ from keras_preempt.state.input_exactness import input_exactness, shown_by_epoch
 from keras_preempt.state.input_size import StateLimit
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Shuffles
-from keras_preempt.state.validations import Validations, ValidationWeights
+from keras_preempt.state.validations import Validations
 from keras_preempt.training.leave.start_errors import CAPTURING, RESTORING, explained
 from keras_preempt.training.resuming import FitState, Resumed, take_over
 from keras_preempt.training.save.agreed import Start
@@ -87,8 +87,7 @@ class Session:
         self._told_of_iterators = self._over = self._validation_seen = self._names_watched = False
         fragile = self.shuffles.fragile
         self._unwatch = pipelines.watch_iterators(fragile, self._iterator_made) if fragile else None
-        self._validations = Validations(model, self.shuffles)
-        self._around_validation = ValidationWeights(model, model_state, callbacks)
+        self._validations = Validations(model, self.shuffles, model_state, callbacks)
         fit.before_evaluate = self._before_evaluate
         self._state = FitState(model_state, callbacks, fit, self.shuffles, self._validations, setup, member)
         self._before_validation: Content | None = None
@@ -200,22 +199,21 @@ class Session:
         )
 
     def _before_evaluate(self) -> None:
-        self._validations.before_evaluate()
         self._complete()
-        self._around_validation.before_evaluate()
+        self._validations.before_evaluate()
 
     def before_validation(self) -> None:
         """Keeps what the validation is about to change, so that a save during it starts it over."""
         self._check_handed_over()
         self._complete()
         captured = self._capture_small(inside_validation=True)
-        overrides, boxes = self._around_validation.before()
+        overrides, boxes = self._validations.before()
         self._before_validation = replace(captured, overrides=overrides, boxes=boxes)
 
     def validation_began(self) -> None:
         """The other callbacks have begun the validation: weights that one has changed would be saved as the weights."""
         self._model_state.metrics_are_reset()
-        self._around_validation.began()
+        self._validations.began()
 
     def _check_names(self) -> None:
         """Says after the first step of an eager fit if a restart could not tell which restored value is whose."""
