@@ -29,10 +29,9 @@ from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.report import progress
 from keras_preempt.report.events import EventLog
 from keras_preempt.training import saver as saver_module
-from keras_preempt.training.run.timers import Interval
 from keras_preempt.training.save.pace import Pace
 from keras_preempt.training.save.saves import BackgroundSave, Saves
-from keras_preempt.training.save.schedule import schedule_of
+from keras_preempt.training.save.schedule import Interval, schedule_of
 from keras_preempt.training.save.tidier import Tidier
 from keras_preempt.training.save_content import Content, Saved
 from keras_preempt.training.saver import Saver

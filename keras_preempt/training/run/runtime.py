@@ -9,6 +9,7 @@ round when that time is used up. What each of them may do, and when, is decided 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -20,7 +21,6 @@ from keras_preempt.agreement.member import NoticeEffect, Withdrawn
 from keras_preempt.agreement.messages import Plan, Position
 from keras_preempt.notices import Notice
 from keras_preempt.report.events import EventLog
-from keras_preempt.training.run.timers import Countdown
 from keras_preempt.training.save.pace import Pace
 from keras_preempt.training.save.schedule import NEVER
 
@@ -80,7 +80,7 @@ class Runtime:
         self._on_end_known = on_end_known
         self._clock = clock
         self._held_before = 0.0  # In this round, at boundaries before the target.
-        self._countdown: Countdown | None = None
+        self._countdown: threading.Thread | None = None
         self.aligned = self.pace.aligned
         self._delegate = Delegate(self, coordinator, fit, grace, events.emit, clock)
 
@@ -246,7 +246,8 @@ class Runtime:
         Raises ProtocolError if the fit has passed the boundary that was agreed on.
         """
         if self.pace.enter(self.entered) and self._countdown is not None:
-            self._countdown.look_again()  # The reserve has grown.
+            with self._delegate.changed:
+                self._delegate.changed.notify_all()  # The reserve has grown.
         plan = self._timed(self._delegate.hold, position)
         if plan is None:
             self.pace.leave(self.entered)
@@ -293,13 +294,10 @@ class Runtime:
         delegate = self._delegate
         delegate.ask(delegate.member.acted)
         if self._countdown is None and delegate.due() is not None:
+            countdown = threading.Thread(target=self._count_down, name="keras_preempt-countdown", daemon=True)
             try:
-                self._countdown = Countdown(
-                    delegate.changed,
-                    delegate.due,
-                    lambda: delegate.ask(delegate.member.count_down),
-                    self._clock,
-                )
+                countdown.start()
+                self._countdown = countdown
             except (RuntimeError, MemoryError) as error:
                 logger.warning(
                     "Training ends now, and not later: nothing can count the time left (%s).", error
@@ -307,6 +305,22 @@ class Runtime:
                 self.ends_early = True
                 delegate.ask(delegate.member.call_to_leave)
         self.pace.leave(self.entered)
+
+    def _count_down(self) -> None:
+        """Calls the last round when its time has come, which may move until then."""
+        delegate = self._delegate
+        while True:
+            with delegate.changed:
+                while delegate.member.open:
+                    due = delegate.due()
+                    left = None if due is None else due - self._clock()
+                    if left is not None and left <= 0:
+                        break
+                    # Not longer than a lock may wait.
+                    delegate.changed.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
+                if not delegate.member.open:
+                    return
+            delegate.ask(delegate.member.count_down)
 
     def leave(self) -> None:
         """The fit is over for this process. The coordination leader goes last, after at most 5 s."""
@@ -316,5 +330,5 @@ class Runtime:
     def close(self, why: str) -> None:
         """Ends what was started, whatever state the fit is in. Can be called twice."""
         self._delegate.close(why)
-        if self._countdown is not None:
-            self._countdown.stop()
+        if self._countdown is not None and self._countdown is not threading.current_thread():
+            self._countdown.join(timeout=60)

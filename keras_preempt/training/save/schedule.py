@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from keras_preempt.agreement.messages import Position
@@ -89,3 +91,23 @@ def schedule_of(save_every: object) -> Schedule:
 def schedule_from_text(text: str) -> Schedule:
     """Parses a text as `parse` does; digits alone are a number of steps."""
     return schedule_from(int(text) if text.isascii() and text.isdigit() else text)
+
+
+class Interval:
+    """Calls a function every so many seconds, in a thread of its own, from now on; a long call delays the next."""
+
+    def __init__(self, seconds: float, call: Callable[[], None]) -> None:
+        self._seconds = seconds
+        self._call = call
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="keras_preempt-interval", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread. Can be called twice."""
+        self._stopped.set()
+        self._thread.join(timeout=60)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._seconds):
+            self._call()

@@ -47,11 +47,10 @@ from keras_preempt.training.run.hook import Hook
 from keras_preempt.training.run.participant import Ending, Participant
 from keras_preempt.training.run.runtime import Runtime
 from keras_preempt.training.run.several_fits import FitSlot, is_news, take_notices
-from keras_preempt.training.run.timers import Interval
 from keras_preempt.training.save import requests
 from keras_preempt.training.save.agreed import Start
 from keras_preempt.training.save.saves import Saves
-from keras_preempt.training.save.schedule import Schedule
+from keras_preempt.training.save.schedule import Interval, Schedule
 from keras_preempt.training.save.space import check_space
 from keras_preempt.training.save.tidier import Tidier
 from keras_preempt.training.save.waiting import Peers
