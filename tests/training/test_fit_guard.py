@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_preempt.backend.tensorflow import feed
+from keras_preempt.backend.tensorflow.backend import BACKEND
 from tests import fits
 
 HOOKS = {
@@ -71,7 +71,7 @@ def fit(place: str, settle: Settle, **hooks: Callable[..., None]) -> Callable[[]
     model.place = place
 
     def guard(logs: Any) -> None:
-        running = feed.running_fit(model)
+        running = BACKEND.running_fit(model)
         ends.append(running.guard(settle))
         if "resumed" in place:
             running.logs_of_an_epoch_without_steps({"loss": 1.0}, of_step=True)
