@@ -86,7 +86,7 @@ class Training:
 
     def save(self) -> None:
         """Returns when training may go on."""
-        content = Content({}, {}, {}, {})
+        content = Content({})
         prepared = self._saver.prepare(PLAN, _POSITION, content, copy=True, began_at=time.time())
         self.background.start(_POSITION, partial(self._saver.write, prepared))
 

@@ -70,7 +70,7 @@ class Ours:
         store = LocalStore(folder)
         tidier = Tidier(store, Retention(1), self._incarnation)
         saver = Saver(store, self._state, 0, 1, self._incarnation, tidier, EventLog(0))
-        position, content = Position(0, "train", 0, 0), Content({}, {}, {}, {})
+        position, content = Position(0, "train", 0, 0), Content({})
         prepared = saver.prepare(PLAN, position, content, copy=False, began_at=time.time())
         if saver.write(prepared).name is None:
             raise RuntimeError(f"Expected a save in {folder}. Received: none; see the log.")
@@ -79,7 +79,7 @@ class Ours:
         """See `Checkpointer.restore`."""
         store = LocalStore(folder)
         loaded = load(store, committed(store)[0], 0, 1)
-        self._state.restore(loaded.tensors, loaded.local)
+        self._state.restore(loaded.values)
 
 
 PLAN = Plan(1, Kind.PREEMPTED, (0,), ())

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gcs_ways import BUCKET, POSITION, commit_checkpoint, state
+from gcs_ways import BUCKET, commit_checkpoint, share_of, state
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
-from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.reader import committed, load
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.gcs import GcsStore
@@ -29,17 +28,15 @@ def count(size: int) -> dict[str, Counter[str]]:
         size: Bytes of the state.
     """
     tensors = state(size)
-    specs = [TensorSpec(name, array.dtype.name, array.shape) for name, array in tensors.items()]
     counted = {}
     with FakeGcs(buckets=(BUCKET,)) as gcs:
         stores = [GcsStore(f"gs://{BUCKET}/run", connect=gcs.client) for _ in range(WORKERS)]
 
         def save(step: int) -> None:
-            for worker, (store, share) in enumerate(zip(stores, partition(specs, WORKERS), strict=True)):
-                mirrored = [(slice_, tensors[slice_.tensor]) for slice_ in share]
+            for worker, store in enumerate(stores):
                 directory = attempt_directory(step, attempt_name(1, step))
-                write_part(store, directory, worker, mirrored, {}, {}, POSITION)
-            commit_checkpoint(stores[0], WORKERS, step)
+                write_part(store, directory, worker, share_of(tensors, worker, WORKERS))
+            commit_checkpoint(stores[0], tensors, WORKERS, step)
 
         def since(what: str) -> None:
             counted[what] = Counter(_kind(request.method, request.path) for request in gcs.requests)

@@ -19,12 +19,13 @@ from google.cloud import storage
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.attempt import Attempt
 from keras_preempt.checkpoint.commit import commit
+from keras_preempt.checkpoint.division import divide
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
-from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.reader import committed, load
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.checkpoint.writer import write_part
+from keras_preempt.checkpoint.values import Value
+from keras_preempt.checkpoint.writer import WorkerShare, write_part
 from keras_preempt.testing.gcs.fake import QUIET_CLIENT
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -89,14 +90,22 @@ class Way(Protocol):
 
 def save_checkpoint(store: GcsStore, tensors: dict[str, Array], step: int = 1) -> None:
     """Writes and commits a checkpoint of one worker, as a save of the package does."""
-    specs = [TensorSpec(name, array.dtype.name, array.shape) for name, array in tensors.items()]
     directory = attempt_directory(step, attempt_name(1, step))
-    mirrored = [(slice_, tensors[slice_.tensor]) for slice_ in partition(specs, 1)[0]]
-    write_part(store, directory, 0, mirrored, {}, {}, POSITION)
-    commit_checkpoint(store, 1, step)
+    write_part(store, directory, 0, share_of(tensors, 0, 1))
+    commit_checkpoint(store, tensors, 1, step)
 
 
-def commit_checkpoint(store: GcsStore, workers: int, step: int = 1) -> None:
+def values_of(tensors: dict[str, Array]) -> list[Value]:
+    return [Value(name, array.dtype.name, array.shape) for name, array in tensors.items()]
+
+
+def share_of(tensors: dict[str, Array], worker: int, workers: int) -> WorkerShare:
+    """Returns what one of some workers writes of tensors that all of them hold."""
+    boxes = divide(values_of(tensors), range(workers))[worker]
+    return WorkerShare([(box, box.of(tensors[box.tensor])) for box in boxes], {}, {}, POSITION)
+
+
+def commit_checkpoint(store: GcsStore, tensors: dict[str, Array], workers: int, step: int = 1) -> None:
     """Commits the parts of some workers, as the first start of a run, which must have been claimed."""
     attempt = Attempt(
         step=step,
@@ -105,6 +114,7 @@ def commit_checkpoint(store: GcsStore, workers: int, step: int = 1) -> None:
         kind="periodic",
         members=workers,
         writers=tuple(range(workers)),
+        values=values_of(tensors),
     )
     commit(store, attempt, timeout=600.0, optional_timeout=0.0)
 
@@ -129,7 +139,7 @@ class Ours:
         loaded = load(self._store, committed(self._store)[0], 0, 1)
         took = time.perf_counter() - begun
         for name, array in self._tensors.items():
-            if not np.array_equal(loaded.tensors[name], array):
+            if not np.array_equal(loaded.values.whole[name], array):
                 raise RuntimeError(f"Expected {name!r} as it was saved. Received: something else.")
         return took
 

@@ -82,7 +82,7 @@ class Ours:
         store = LocalStore(folder)
         tidier = Tidier(store, Retention(1), self._incarnation)
         saver = Saver(store, self._state, 0, 1, self._incarnation, tidier, EventLog(0))
-        position, content = Position(0, "train", 0, 0), Content({}, {}, {}, {})
+        position, content = Position(0, "train", 0, 0), Content({})
         prepared = saver.prepare(_PLAN, position, content, copy=self.background, began_at=time.time())
         if not self.background:
             _check(saver.write(prepared), folder)
@@ -95,7 +95,7 @@ class Ours:
         """See `Checkpointer.restore`."""
         store = LocalStore(folder)
         loaded = load(store, committed(store)[0], 0, 1)
-        self._state.restore(loaded.tensors, loaded.local)
+        self._state.restore(loaded.values)
         jax.block_until_ready(values_of(self._model))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import keras_preempt
 from keras_preempt import WorkerLost
-from keras_preempt.checkpoint.boxes import Box
+from keras_preempt.checkpoint.values import Box
 
 #: What each error is raised with that composes its message itself. All others get a message alone.
 ARGUMENTS: dict[str, tuple[Any, ...]] = {

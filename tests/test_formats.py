@@ -40,9 +40,9 @@ def test_format_1_is_read_whole(store: LocalStore) -> None:
     assert (info.manifest.format, info.manifest.step, info.manifest.kind) == (1, 6, "preempted")
     verify(store, info)
     loaded = load(store, info, 0, 1)
-    assert loaded.tensors["optimizer/adam/iteration"] == 6
-    assert loaded.tensors["model/small/hidden/kernel"].shape == (2, 3)
-    assert np.isfinite(loaded.tensors["model/small/norm/moving_mean"]).all()
+    assert loaded.values.whole["optimizer/adam/iteration"] == 6
+    assert loaded.values.whole["model/small/hidden/kernel"].shape == (2, 3)
+    assert np.isfinite(loaded.values.whole["model/small/norm/moving_mean"]).all()
     assert {"input", "callbacks", "random", "setup"} <= loaded.state.keys()
     assert read_run(store)["optimizer_class"] == "Adam"
     told = [event["event"] for event in events.read(store)]

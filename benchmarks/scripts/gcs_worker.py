@@ -8,13 +8,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gcs_ways import BUCKET, POSITION, commit_checkpoint, state
+from gcs_ways import BUCKET, commit_checkpoint, share_of, state
 from google.api_core.client_info import ClientInfo
 from google.cloud import storage
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
-from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.writer import write_part
 
@@ -27,8 +26,7 @@ def connect() -> storage.Client:
 
 
 tensors = state(size)
-specs = [TensorSpec(name, array.dtype.name, array.shape) for name, array in tensors.items()]
-mirrored = [(slice_, tensors[slice_.tensor]) for slice_ in partition(specs, workers)[worker]]
+share = share_of(tensors, worker, workers)
 directory = attempt_directory(1, attempt_name(1, 1))
 store = GcsStore(f"gs://{BUCKET}/{folder}", connect=connect, connections=connections)
 store.prepare()
@@ -37,8 +35,8 @@ if worker == 0:
 print("ready", flush=True)
 sys.stdin.readline()
 begun = time.perf_counter()
-part = write_part(store, directory, worker, mirrored, {}, {}, POSITION)
+part = write_part(store, directory, worker, share)
 if worker == 0:
-    commit_checkpoint(store, workers)
+    commit_checkpoint(store, tensors, workers)
 print(sum(entry.size for entry in part.files), time.perf_counter() - begun, flush=True)
 store.close()

@@ -70,7 +70,7 @@ for number, line in enumerate(sys.stdin):
     loaded = restore(line.strip(), Handshake(coordinator, number))
     took = time.perf_counter() - begun
     if loaded is None or not all(
-        np.array_equal(loaded.tensors[name], array) for name, array in expected.items()
+        np.array_equal(loaded.values.whole[name], array) for name, array in expected.items()
     ):
         raise SystemExit("Expected the state as it was saved. Received: something else.")
     print(took, flush=True)

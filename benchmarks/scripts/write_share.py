@@ -14,10 +14,11 @@ import numpy as np
 
 from keras_preempt.checkpoint.attempt import Attempt
 from keras_preempt.checkpoint.commit import commit
+from keras_preempt.checkpoint.division import divide
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
-from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.checkpoint.writer import write_part
+from keras_preempt.checkpoint.values import Value
+from keras_preempt.checkpoint.writer import WorkerShare, write_part
 
 TENSORS = 25  # one of them with a quarter of the bytes
 POSITION = {"epoch": 0, "phase": "train", "batch": 0, "step": 0}
@@ -29,17 +30,15 @@ def main() -> None:
     store.prepare()
     elements = megabytes * 250_000
     sizes = [elements // 4, *[elements * 3 // 4 // (TENSORS - 1)] * (TENSORS - 1)]
-    specs = [TensorSpec(f"tensor {number}", "float32", (size,)) for number, size in enumerate(sizes)]
+    values = [Value(f"tensor {number}", "float32", (size,)) for number, size in enumerate(sizes)]
     random = np.random.default_rng(member)
-    mirrored = []
-    for piece in partition(specs, writers)[member]:
-        whole = np.empty(piece.shape, np.float32)  # of which only the share takes memory
-        random.random(out=whole[piece.start : piece.stop], dtype=np.float32)
-        mirrored.append((piece, whole))
+    boxes = [
+        (box, random.random(box.extent, dtype=np.float32)) for box in divide(values, range(writers))[member]
+    ]
     attempt = attempt_name(1, 0)
     print("ready", flush=True)
     sys.stdin.readline()
-    write_part(store, attempt_directory(0, attempt), member, mirrored, {}, {}, POSITION)
+    write_part(store, attempt_directory(0, attempt), member, WorkerShare(boxes, {}, {}, POSITION))
     if member == 0:
         saved = Attempt(
             step=0,
@@ -48,10 +47,10 @@ def main() -> None:
             kind="preemption",
             members=writers,
             writers=tuple(range(writers)),
-            specs=specs,
+            values=values,
         )
         commit(store, saved, timeout=300.0, optional_timeout=0.0)
-    written = sum(piece.nbytes for piece, _ in mirrored)
+    written = sum(box.nbytes for box, _ in boxes)
     print(json.dumps({"bytes": written, "committed": time.monotonic()}))
 
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from keras_preempt.backend.keras.running_fit import RunningFit, TracedStep
     from keras_preempt.backend.tensorflow.loop_checkpoints import LoopCheckpoints as LoopCheckpoints
     from keras_preempt.backend.tensorflow.tap import Tap as Tap
-    from keras_preempt.checkpoint.boxes import Box, Piece, Point
     from keras_preempt.checkpoint.exchange import Gather
     from keras_preempt.checkpoint.tensors import Array
+    from keras_preempt.checkpoint.values import Box, Piece, Point
 
 _BACKENDS = {
     "jax": "keras_preempt.backend.jax.backend",

@@ -8,12 +8,11 @@ import google_crc32c
 
 from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.attempt import Attempt
-from keras_preempt.checkpoint.boxes import ShardedSpec, check_boxes
 from keras_preempt.checkpoint.errors import CommitFailed, NotFound, PositionMismatch, TooLarge
 from keras_preempt.checkpoint.layout import part_file
 from keras_preempt.checkpoint.manifest import Part, PartRef
-from keras_preempt.checkpoint.partition import TensorSpec, check_tiling
 from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.checkpoint.values import check_cover
 
 
 def read_parts(store: Store, directory: str, members: Sequence[int]) -> tuple[list[Part], list[PartRef]]:
@@ -70,48 +69,27 @@ def check_files(attempt: Attempt, parts: Sequence[Part], sizes: Mapping[str, int
 def check_tensors(attempt: Attempt, parts: Sequence[Part]) -> None:
     """Makes sure that those who had to, and only they, wrote every tensor exactly once. Raises `CommitFailed`."""
     for part in parts:
-        if part.mirrored and part.member not in attempt.writers:
+        if part.member not in attempt.writers and any(placed.box.flat for placed in part.boxes):
             raise CommitFailed(
                 f"Expected mirrored tensors only from the writers {some(sorted(attempt.writers))} of "
                 f"{attempt.directory}. Received: some from worker {part.member}. Nothing was committed; check that "
                 "all workers have the same plan."
             )
-        if {placed.box for placed in part.sharded} != set(attempt.boxes.get(part.member, ())):
+        wanted = {box for box in attempt.boxes.get(part.member, ()) if not box.flat}
+        pieces = {placed.box for placed in part.boxes if not placed.box.flat}
+        if pieces != wanted:
             raise CommitFailed(
                 f"Expected of worker {part.member} in {attempt.directory} the pieces of sharded tensors that are its "
-                f"to write. Received: {len(part.sharded)} others. Nothing was committed; check that all workers have "
+                f"to write. Received: {len(pieces)} others. Nothing was committed; check that all workers have "
                 "the same plan, and number the devices in the same order."
             )
     try:
-        check_whole(parts, attempt.specs, attempt.sharded)
+        check_cover((placed.box for part in parts for placed in part.boxes), attempt.values)
     except ValueError as error:
         raise CommitFailed(
             f"Expected the parts in {attempt.directory} to make up every tensor exactly once. Received: {error}. "
             "Nothing was committed; check that all workers build the same model."
         ) from error
-
-
-def check_whole(
-    parts: Sequence[Part],
-    specs: Sequence[TensorSpec] | None = None,
-    sharded: Sequence[ShardedSpec] | None = None,
-) -> None:
-    """Makes sure that parts make up every tensor exactly once.
-
-    Args:
-        parts: Those of the workers that have written mirrored or sharded tensors.
-        specs: The mirrored tensors that there must be; None if only the parts are known.
-        sharded: The same of the sharded ones.
-
-    Raises:
-        ValueError: They do not; the message begins with the name of a tensor.
-    """
-    slices = [placed.slice for part in parts for placed in part.mirrored]
-    boxes = [placed.box for part in parts for placed in part.sharded]
-    check_tiling(slices, specs)
-    check_boxes(boxes, sharded)
-    if twice := {piece.tensor for piece in slices} & {box.tensor for box in boxes}:
-        raise ValueError(f"{min(twice)!r} is stored both as a mirrored tensor and as a sharded one")
 
 
 def some(members: Sequence[int]) -> str:

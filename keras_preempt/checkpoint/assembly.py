@@ -1,19 +1,22 @@
-"""Tensors that were cut over many files, put together in memory: each piece is read to where it belongs."""
+"""Tensors that were cut over many files, put together in memory: each box is read to where it belongs."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import resource
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
+from keras_preempt.checkpoint.checked_file import CheckedFile
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotEnoughMemory
-from keras_preempt.checkpoint.manifest import FileEntry, Part
-from keras_preempt.checkpoint.partition import Slice, elements
-from keras_preempt.checkpoint.tensors import Array, Places, StoredTensor, empty
+from keras_preempt.checkpoint.manifest import Part
+from keras_preempt.checkpoint.tensors import Array, Filling, Places, StoredTensor, empty, read_to_places
+from keras_preempt.checkpoint.values import Box, size_of
+from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.process.threads import Pool
 
 _CONTAINER_LIMITS = (  # of control groups, version 2 and 1, as a process in a container sees its own
@@ -31,47 +34,120 @@ TRANSFERS = 4
 _SMALL = 8 << 20  # bytes in all, below which one after the other is as fast
 
 
+Wanted = Mapping[str, Sequence[Box]]
+"""The boxes that a worker needs of the tensors that are divided among workers now, by the tensor's name."""
+
+
 class Assembly:
-    """The mirrored tensors of a checkpoint, and which bytes of them lie in which file.
+    """The tensors of a checkpoint that its writers stored together, as far as one worker needs them.
 
     Args:
         directory: The attempt's folder, for messages.
-        parts: The parts of the writers; their slices make up every tensor exactly once.
+        parts: The parts of the writers; their boxes make up every tensor exactly once.
+        wanted: Which boxes are needed of which tensors; every other tensor is needed whole.
 
     Attributes:
-        files: The files that hold mirrored tensors, each with what says where its content belongs, and raises
-            `CorruptCheckpoint` if that is not what its part list says.
-        tensors: The tensors by name; filled as the files are read.
+        mirrored: The files with runs of tensors, of which every worker needs all.
+        pieces: Those files with pieces of divided tensors in which something is needed.
+        room: Bytes of memory that reading `pieces` takes at most.
+
+    Raises:
+        CorruptCheckpoint: A tensor is of another shape or type than the boxes that are wanted of it.
     """
 
-    def __init__(self, directory: str, parts: Sequence[Part]) -> None:
+    def __init__(self, directory: str, parts: Sequence[Part], wanted: Wanted) -> None:
         self._directory = directory
-        self._slices = [placed.slice for part in parts for placed in part.mirrored]
-        self.files: list[tuple[FileEntry, Places]] = []
-        for part in parts:
-            wanted: dict[str, dict[str, Slice]] = {}
-            for placed in part.mirrored:
-                wanted.setdefault(placed.file, {})[placed.slice.key] = placed.slice
-            for entry in part.files:
-                if entry.name in wanted:
-                    self.files.append((entry, partial(self._places, entry.name, wanted[entry.name])))
-        self.tensors: dict[str, Array] = {}
+        self._wanted = wanted
+        self._stored: dict[str, dict[str, Box]] = {}
+        self._needed: dict[str, Sequence[Box]] = {}
+        for placed in (placed for part in parts for placed in part.boxes):
+            box = placed.box
+            self._stored.setdefault(placed.file, {})[box.key] = box
+            if box.tensor not in self._needed:
+                boxes = wanted.get(box.tensor, (box.whole,))
+                check_like(directory, boxes, box.dtype, box.shape)
+                # A run cannot be read to where a box lies: such a tensor is read whole, and cut afterwards.
+                self._needed[box.tensor] = (box.whole,) if box.flat else boxes
+        entries = [entry for part in parts for entry in part.files if entry.name in self._stored]
+        runs = {name for name, boxes in self._stored.items() if all(box.flat for box in boxes.values())}
+        self.mirrored = [entry for entry in entries if entry.name in runs]
+        self.pieces = [entry for entry in entries if entry.name not in runs and self._is_needed(entry.name)]
+        # What is not read to its place is read beside it, a file at a time in each of the threads.
+        beside = sorted((entry.size for entry in self.pieces), reverse=True)[:TRANSFERS]
+        in_pieces = {box.tensor for entry in self.pieces for box in self._stored[entry.name].values()}
+        self.room = sum(size_of(self._needed[name]) for name in in_pieces) + sum(beside)
+        self._filled: dict[str, dict[Box, Array]] = {}
+
+    def _is_needed(self, file: str) -> bool:
+        stored = self._stored[file].values()
+        return any(box.meets(needed) for box in stored for needed in self._needed[box.tensor])
 
     def allocate(self) -> None:
-        """Takes the memory for all tensors. The sizes of all files must have been checked before."""
-        for slice_ in self._slices:
-            if slice_.tensor not in self.tensors:
-                self.tensors[slice_.tensor] = empty(slice_.dtype, slice_.shape)
+        """Takes the memory for what is needed. The sizes of all files must have been checked before."""
+        for name, boxes in self._needed.items():
+            self._filled[name] = {box: empty(box.dtype, box.extent) for box in boxes}
 
-    def _places(
-        self, file: str, wanted: Mapping[str, Slice], stored: Sequence[StoredTensor]
-    ) -> Mapping[str, Array]:
-        listed = {key: (slice_.dtype, slice_.stored_shape) for key, slice_ in wanted.items()}
-        check_stored(f"{self._directory}/{file}", stored, listed)
-        return {key: self._place(slice_) for key, slice_ in wanted.items()}
+    def places(self, file: str) -> Places:
+        """Returns where the content of a file belongs; raises `CorruptCheckpoint` if its part list says otherwise."""
+        listed = self._stored[file]
 
-    def _place(self, slice_: Slice) -> Array:
-        return self.tensors[slice_.tensor].reshape(elements(slice_.shape))[slice_.start : slice_.stop]
+        def places(stored: Sequence[StoredTensor]) -> Mapping[str, Array]:
+            kinds = {key: (box.dtype, box.stored_shape) for key, box in listed.items()}
+            check_stored(f"{self._directory}/{file}", stored, kinds)
+            return {key: self._place(box) for key, box in listed.items()}
+
+        return places
+
+    def _place(self, box: Box) -> Array:
+        """Returns where to read a box to: where it is needed, if it lies there in one run of bytes; else beside."""
+        for needed, array in self._filled[box.tensor].items():
+            if box.intersection(needed) == box:
+                place = box.within(needed, array)
+                if place.flags.c_contiguous:
+                    return place
+        return empty(box.dtype, box.extent)
+
+    def read(self, file: CheckedFile) -> Filling:
+        """Reads a file, and puts what is in it to where it is needed; raises like `read_to_places`."""
+        filling = read_to_places(file, self.places(file.entry.name))
+        for key, box in self._stored[file.entry.name].items():
+            for needed, array in self._filled[box.tensor].items():
+                common = box.intersection(needed)
+                if common is None:
+                    continue
+                place = common.within(needed, array)
+                if not np.may_share_memory(
+                    place, filling.tensors[key]
+                ):  # Otherwise it was read to its place.
+                    place[...] = common.within(box, filling.tensors[key].reshape(box.extent))
+        return filling
+
+    def values(self) -> WorkerValues:
+        """Returns the tensors: the wanted boxes, and every other tensor as a whole.
+
+        They are complete when all files are read, and what others have read has been exchanged.
+        """
+        values = WorkerValues()
+        for name, filled in self._filled.items():
+            if name not in self._wanted:
+                ((box, array),) = filled.items()
+                values.whole[name] = array.reshape(box.shape)
+            elif any(box.flat for box in filled):
+                ((box, array),) = filled.items()
+                values.boxes[name] = {part: part.of(array.reshape(box.shape)) for part in self._wanted[name]}
+            else:
+                values.boxes[name] = filled
+        return values
+
+
+def check_like(directory: str, boxes: Iterable[Box], dtype: str, shape: tuple[int, ...]) -> None:
+    """Makes sure that boxes are of a tensor of that element type and shape. Raises `CorruptCheckpoint`."""
+    for box in boxes:
+        if (box.dtype, box.shape) != (dtype, shape):
+            raise CorruptCheckpoint(
+                directory,
+                f"{box.tensor!r:.200} as {dtype}{list(shape)}, not {box.dtype}{list(box.shape)} as the model has it",
+            )
 
 
 def check_stored(
@@ -97,23 +173,13 @@ def check_stored(
 
 
 def check_listed(directory: str, part: Part, file: str, stored: Sequence[StoredTensor]) -> None:
-    """Makes sure that a file of a part holds what its part list says, which names none of a worker's own tensors.
+    """Makes sure that a file of a part holds what its part list says; raises like `check_stored`.
 
-    Args:
-        directory: The attempt's folder, for messages.
-        part: The part.
-        file: The name of the file.
-        stored: What its header says.
-
-    Raises:
-        CorruptCheckpoint: It does not.
+    The list names none of a worker's own tensors.
     """
-    slices = [placed.slice for placed in part.mirrored if placed.file == file]
-    boxes = [placed.box for placed in part.sharded if placed.file == file]
-    listed = {piece.key: (piece.dtype, piece.stored_shape) for piece in slices}
-    listed.update((box.key, (box.dtype, box.extent)) for box in boxes)
     if file != part.local:
-        check_stored(f"{directory}/{file}", stored, listed)
+        boxes = [placed.box for placed in part.boxes if placed.file == file]
+        check_stored(f"{directory}/{file}", stored, {box.key: (box.dtype, box.stored_shape) for box in boxes})
 
 
 def memory_limit() -> int:

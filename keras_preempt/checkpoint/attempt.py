@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_preempt.checkpoint import documents
-from keras_preempt.checkpoint.boxes import Box, ShardedSpec, assign
+from keras_preempt.checkpoint.division import divide
 from keras_preempt.checkpoint.layout import attempt_directory, parse_attempt
-from keras_preempt.checkpoint.partition import TensorSpec
+from keras_preempt.checkpoint.values import Box, Value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,15 +22,15 @@ class Attempt:
         position: Where in the training, as JSON; the same for every worker.
         kind: See `Manifest`, as are `finished`, `reason` and `versions`.
         members: How many workers the job has; they are numbered from 0.
-        writers: Those that write the mirrored tensors; all of them must arrive.
+        writers: Those that write what all workers hold; all of them must arrive.
         doomed: Those whose part may be missing, since they are being taken away; not the writers among them.
-        specs: The mirrored tensors that there must be; None to check only that those which are there are complete.
-        sharded: The tensors that are divided among workers; each piece is written by one of its holders.
-        lost: Workers that have turned out to be gone: no piece is theirs to write.
+        values: What the workers store together.
+        lost: Workers that have turned out to be gone: no piece of a divided value is theirs to write.
+        boxes: What each worker has to write of the values, by its number; also one under notice, if nobody else can.
 
     Raises:
         ValueError: There is no writer, a worker has another number, or `name` is not that of an attempt.
-            `boxes.PiecesLost`: nobody that is left holds a piece of a sharded tensor.
+            `division.PiecesLost`: nobody that is left holds a piece of a divided value.
         TypeError: `position` or `versions` is not JSON.
     """
 
@@ -44,11 +44,9 @@ class Attempt:
     finished: bool = False
     reason: str = ""
     versions: Mapping[str, Any] = field(default_factory=dict)
-    specs: Sequence[TensorSpec] | None = None
-    sharded: Sequence[ShardedSpec] = ()
+    values: Sequence[Value] = ()
     lost: frozenset[int] = frozenset()
     boxes: Mapping[int, Sequence[Box]] = field(init=False)
-    """The pieces of sharded tensors that each worker has to write, by its number; also by one under notice."""
 
     def __post_init__(self) -> None:
         if not self.writers or not {*self.writers, *self.doomed} <= set(range(self.members)):
@@ -59,7 +57,7 @@ class Attempt:
         parse_attempt(self.name)
         for name in ("position", "versions"):  # As they will be read back.
             object.__setattr__(self, name, documents.as_read(dict(getattr(self, name))))
-        object.__setattr__(self, "boxes", assign(self.sharded, self.writers, self.lost))
+        object.__setattr__(self, "boxes", divide(self.values, self.writers, self.lost))
         if not self.boxes.keys() <= set(range(self.members)):
             raise ValueError(
                 f"Expected pieces of sharded tensors held by {self.members} workers numbered from 0. Received: some "
@@ -68,13 +66,12 @@ class Attempt:
 
     @property
     def directory(self) -> str:
-        """Its folder in the store."""
         return attempt_directory(self.step, self.name)
 
     @property
     def holders(self) -> tuple[int, ...]:
-        """The workers that have to write pieces of sharded tensors."""
-        return tuple(self.boxes)
+        """The workers that have to write pieces of divided values."""
+        return tuple(sorted(m for m, boxes in self.boxes.items() if not all(box.flat for box in boxes)))
 
     @property
     def required(self) -> frozenset[int]:

@@ -193,8 +193,8 @@ def _why_needed(attempt: Attempt, lost: Sequence[int]) -> str:
     """Says why a save fails without those workers, if they alone hold some of the model."""
     alone = {
         holder
-        for spec in attempt.sharded
-        for piece in spec.pieces
+        for value in attempt.values
+        for piece in value.pieces or ()
         if set(piece.holders) <= {*lost, *attempt.lost}
         for holder in set(piece.holders).intersection(lost)
     }

@@ -17,8 +17,8 @@ from keras_preempt.checkpoint.errors import (
 )
 from keras_preempt.checkpoint.layout import EVENTS, RUN
 from keras_preempt.checkpoint.other_workers import differences
-from keras_preempt.checkpoint.partition import check_distinct
 from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.checkpoint.values import check_distinct
 
 _SHOWN = 10  # differences that a message lists
 _ABSENT = "nothing"

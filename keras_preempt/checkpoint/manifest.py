@@ -10,12 +10,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from keras_preempt.checkpoint import documents
-from keras_preempt.checkpoint.boxes import Box
 from keras_preempt.checkpoint.documents import SHARDED_FORMAT, of_file
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
 from keras_preempt.checkpoint.layout import parse_attempt, part_file
-from keras_preempt.checkpoint.partition import Slice
 from keras_preempt.checkpoint.storage.store import check_name
+from keras_preempt.checkpoint.values import Box
 from keras_preempt.process.json_fields import Fields
 
 _LARGEST_SUM = 2**32 - 1
@@ -42,19 +41,25 @@ class FileEntry:
 
 
 @dataclass(frozen=True)
-class PlacedSlice:
-    """A slice of a mirrored tensor, and the name of the file that holds it under the key `slice.key`."""
-
-    file: str
-    slice: Slice
-
-
-@dataclass(frozen=True)
-class PlacedBox:
-    """A piece of a sharded tensor, and the name of the file that holds it under the key `box.key`."""
+class Placed:
+    """A box, and the name of the file that holds it under the key `box.key`."""
 
     file: str
     box: Box
+
+    def to_json(self) -> dict[str, Any]:
+        fields = {"file": self.file, **asdict(self.box)}
+        if fields.pop("flat"):
+            fields.update(start=self.box.start[0], stop=self.box.stop[0])
+        return fields
+
+    @classmethod
+    def from_fields(cls, fields: Fields, *, flat: bool) -> Placed:
+        start, stop = ((fields.integer(end),) if flat else fields.integers(end) for end in ("start", "stop"))
+        tensor, dtype, shape = fields.text("tensor"), fields.text("dtype"), fields.integers("shape")
+        placed = cls(fields.text("file"), Box(tensor, dtype, shape, start, stop, flat))
+        fields.end()
+        return placed
 
 
 @dataclass(frozen=True)
@@ -64,11 +69,10 @@ class Part:
     Attributes:
         member: The worker's number.
         files: Its files of tensors.
-        mirrored: Where its share of the mirrored tensors lies; empty for a worker that wrote none.
+        boxes: Where its share of the tensors lies that are stored together; empty for a worker that wrote none.
         local: Name of the file with its own tensors; None if it has none.
         state: JSON: input position, random state, state of callbacks.
         position: Where in the training it saved, such as ``{"epoch": 1, "phase": "train", "batch": 7}``.
-        sharded: Where its pieces of sharded tensors lie; empty for a worker that had to write none.
 
     Raises:
         ValueError: The fields contradict each other.
@@ -76,44 +80,42 @@ class Part:
 
     member: int
     files: tuple[FileEntry, ...]
-    mirrored: tuple[PlacedSlice, ...]
+    boxes: tuple[Placed, ...]
     local: str | None
     state: dict[str, Any]
     position: dict[str, Any]
-    sharded: tuple[PlacedBox, ...] = ()
 
     def __post_init__(self) -> None:
         names = [entry.name for entry in self.files]
-        used, boxed = {placed.file for placed in self.mirrored}, {placed.file for placed in self.sharded}
+        runs = {placed.file for placed in self.boxes if placed.box.flat}
+        pieces = {placed.file for placed in self.boxes if not placed.box.flat}
         if len(set(names)) != len(names):
             raise ValueError("a file is listed twice")
-        if not (used | boxed | ({self.local} - {None})) <= set(names) or self.local in used | boxed:
+        if not (runs | pieces | ({self.local} - {None})) <= set(names) or self.local in runs | pieces:
             raise ValueError("a tensor lies in a file that is not listed, or in the one of local tensors")
-        if used & boxed:
+        if runs & pieces:
             raise ValueError("a file holds both pieces of sharded tensors and others")
         # Checked before memory is taken for the tensors that a list claims.
         room = {entry.name: entry.size for entry in self.files}
-        for placed in self.mirrored:
-            room[placed.file] -= placed.slice.nbytes
-        for piece in self.sharded:
-            room[piece.file] -= piece.box.nbytes
+        for placed in self.boxes:
+            room[placed.file] -= placed.box.nbytes
         if min(room.values(), default=0) < 0:
             raise ValueError("a file is smaller than the tensors in it")
 
     def to_json(self) -> bytes:
         """Returns the bytes of the part list. Raises `TypeError` if `state` or `position` is not JSON."""
-        mirrored = [{"file": placed.file, **asdict(placed.slice)} for placed in self.mirrored]
+        sharded = [placed.to_json() for placed in self.boxes if not placed.box.flat]
         body = {
-            "format": SHARDED_FORMAT if self.sharded else documents.FORMAT,
+            "format": SHARDED_FORMAT if sharded else documents.FORMAT,
             "member": self.member,
             "files": [asdict(entry) for entry in self.files],
-            "mirrored": mirrored,
+            "mirrored": [placed.to_json() for placed in self.boxes if placed.box.flat],
             "local": self.local,
             "state": self.state,
             "position": self.position,
         }
-        if self.sharded:
-            body["sharded"] = [{"file": placed.file, **asdict(placed.box)} for placed in self.sharded]
+        if sharded:
+            body["sharded"] = sharded
         return documents.encode_document(body)
 
     @classmethod
@@ -128,16 +130,22 @@ class Part:
             CorruptCheckpoint: A field is missing, unknown, of another type, or contradicts another.
         """
         fields = of_file(document, file)
-        with_boxes = fields.integer("format", minimum=1) >= SHARDED_FORMAT
+        kinds = {"mirrored": True}
+        if fields.integer("format", minimum=1) >= SHARDED_FORMAT:
+            kinds["sharded"] = False
         try:
+            boxes = [
+                Placed.from_fields(entry, flat=flat)
+                for kind, flat in kinds.items()
+                for entry in fields.objects(kind)
+            ]
             part = cls(
                 member=fields.integer("member", maximum=_MOST_MEMBERS),
                 files=tuple(_file_entry(entry) for entry in fields.objects("files")),
-                mirrored=tuple(_placed_slice(entry) for entry in fields.objects("mirrored")),
+                boxes=tuple(boxes),
                 local=None if fields.null("local") else fields.text("local"),
                 state=fields.mapping("state"),
                 position=fields.mapping("position", longest=_LONGEST_SMALL),
-                sharded=tuple(map(_placed_box, fields.objects("sharded"))) if with_boxes else (),
             )
         except ValueError as error:
             raise CorruptCheckpoint(file, f"contradictory fields: {error}") from error
@@ -273,36 +281,6 @@ def _part_ref(fields: Fields) -> PartRef:
     )
     fields.end()
     return ref
-
-
-def _placed_slice(fields: Fields) -> PlacedSlice:
-    placed = PlacedSlice(
-        fields.text("file"),
-        Slice(
-            fields.text("tensor"),
-            fields.text("dtype"),
-            fields.integers("shape"),
-            fields.integer("start"),
-            fields.integer("stop"),
-        ),
-    )
-    fields.end()
-    return placed
-
-
-def _placed_box(fields: Fields) -> PlacedBox:
-    placed = PlacedBox(
-        fields.text("file"),
-        Box(
-            fields.text("tensor"),
-            fields.text("dtype"),
-            fields.integers("shape"),
-            fields.integers("start"),
-            fields.integers("stop"),
-        ),
-    )
-    fields.end()
-    return placed
 
 
 def _check_plain(name: str) -> None:

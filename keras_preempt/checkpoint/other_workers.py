@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from keras_preempt.checkpoint.box_assembly import Wanted
+from keras_preempt.checkpoint.assembly import Wanted
 from keras_preempt.checkpoint.documents import of_file
 from keras_preempt.checkpoint.errors import CheckpointError, one_line
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Own, Reading
@@ -165,15 +165,13 @@ def load_with(reading: Reading, info: CheckpointInfo, member: int, setup: Setup)
             f"{counted(setup.workers, 'worker')}. Received: {info.directory}, which does not. "
             f"Start {counted(members, 'worker')}."
         )
-    tensors, workers = reading.load_all()
+    values, workers = reading.load_all()
     own = next(each for each in workers if each.member == source)
     return LoadedFromOthers(
         reading.manifest,
-        tensors,
-        own.local,
+        replace(values, local=own.local),
         own.state,
         None if source == member else source,
         Setup.from_json(saved_on, info.directory),
         workers,
-        boxes=reading.boxes,
     )

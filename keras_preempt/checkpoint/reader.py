@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from keras_preempt.checkpoint import documents, failpoints
-from keras_preempt.checkpoint.arrived import check_whole
-from keras_preempt.checkpoint.assembly import Assembly, check_listed, check_room, in_parallel
-from keras_preempt.checkpoint.box_assembly import BoxAssembly, Wanted, cut
-from keras_preempt.checkpoint.boxes import Box
+from keras_preempt.checkpoint.assembly import Assembly, Wanted, check_listed, check_room, in_parallel
 from keras_preempt.checkpoint.checked_file import CheckedFile
 from keras_preempt.checkpoint.commit import read_manifest
 from keras_preempt.checkpoint.errors import (
@@ -32,14 +29,9 @@ from keras_preempt.checkpoint.layout import (
 )
 from keras_preempt.checkpoint.manifest import FileEntry, Manifest, Part
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
-from keras_preempt.checkpoint.tensors import (
-    Array,
-    Filling,
-    Places,
-    new_places,
-    read_to_places,
-    verify_file,
-)
+from keras_preempt.checkpoint.tensors import Array, new_places, read_to_places, verify_file
+from keras_preempt.checkpoint.values import check_cover
+from keras_preempt.checkpoint.worker_values import WorkerValues
 
 _LOOKS = 10  # at a directory in which others work; each vain one means that they saved and removed meanwhile
 _PHASES = ("epoch", "train", "validation", "end")  # in the order in which an epoch passes them
@@ -70,19 +62,15 @@ class Loaded:
 
     Attributes:
         manifest: What the checkpoint says about itself.
-        tensors: The mirrored tensors, by name, and the sharded ones of which no boxes were asked for.
-        local: The worker's own tensors, by name.
+        values: Its tensors. Of those that are stored in pieces, the boxes that were asked for, or the whole.
         state: The worker's own state.
-        substituted_from: The worker whose `local` and `state` these are, if the checkpoint lacks this worker's own.
-        boxes: The boxes that were asked for, by the tensor's name.
+        substituted_from: The worker whose own tensors and state these are, if the checkpoint lacks this worker's own.
     """
 
     manifest: Manifest
-    tensors: dict[str, Array]
-    local: dict[str, Array]
+    values: WorkerValues
     state: dict[str, Any]
     substituted_from: int | None
-    boxes: dict[str, dict[Box, Array]] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -202,7 +190,6 @@ class Reading:
 
     Attributes:
         manifest: What the checkpoint says about itself.
-        boxes: The wanted boxes, by the tensor's name, after `load` or `load_all`.
     """
 
     def __init__(
@@ -224,7 +211,6 @@ class Reading:
         self._share = share
         self._exchange: Exchange | None = None
         self._wanted: Wanted = wanted or {}
-        self.boxes: dict[str, dict[Box, Array]] = {}
 
     def load(self, member: int) -> Loaded:
         """Reads what one worker needs.
@@ -234,12 +220,12 @@ class Reading:
             a part stand in, and `Loaded.substituted_from` says so.
         """
         source = self.source(member)
-        tensors, (own,) = self._read([source])
+        values, (own,) = self._read([source])
         substituted_from = None if source == member else source
-        return Loaded(self.manifest, tensors, own.local, own.state, substituted_from, boxes=self.boxes)
+        return Loaded(self.manifest, replace(values, local=own.local), own.state, substituted_from)
 
-    def load_all(self) -> tuple[dict[str, Array], tuple[Own, ...]]:
-        """Returns the tensors as in `Loaded`, and what every worker that has a part saved of its own, by number."""
+    def load_all(self) -> tuple[WorkerValues, tuple[Own, ...]]:
+        """Returns what the workers stored together, and what each that has a part saved of its own, by number."""
         return self._read(sorted(self._refs))
 
     @property
@@ -278,7 +264,7 @@ class Reading:
                 raise CorruptCheckpoint(
                     name, f"a part saved at {part.position} instead of {self.manifest.position}"
                 )
-            if part.sharded and member not in self.manifest.holders:
+            if not all(placed.box.flat for placed in part.boxes) and member not in self.manifest.holders:
                 raise CorruptCheckpoint(name, "pieces of sharded tensors of a worker that had to write none")
             self._parts[member] = part
         return self._parts[member]
@@ -291,70 +277,50 @@ class Reading:
         """Makes sure that the parts make up every mirrored and sharded tensor once; returns those that have any."""
         writers = [self.part(member) for member in sorted({*self.manifest.writers, *self.manifest.holders})]
         try:
-            check_whole(writers)
+            check_cover(placed.box for part in writers for placed in part.boxes)
         except ValueError as error:
             raise CorruptCheckpoint(
                 f"{self._directory}/{MANIFEST}", f"parts that do not fit together: {error}"
             ) from error
         return writers
 
-    def _read(self, members: list[int]) -> tuple[dict[str, Array], tuple[Own, ...]]:
+    def _read(self, members: list[int]) -> tuple[WorkerValues, tuple[Own, ...]]:
         """Reads the mirrored and sharded tensors and what `members` saved of their own, several files at once."""
         failpoints.point("restore.before-read")
         parts = [self.part(member) for member in members]
         whole = self.check_whole()
-        assembly, sharded = (
-            Assembly(self._directory, whole),
-            BoxAssembly(self._directory, whole, self._wanted),
-        )
-        mirrored = assembly.files
+        assembly = Assembly(self._directory, whole, self._wanted)
+        mirrored = assembly.mirrored
         if self._share is not None:
-            self._exchange = Exchange(self._directory, mirrored, *self._share)
-            mirrored = self._exchange.own
+            files = [(entry, assembly.places(entry.name)) for entry in mirrored]
+            self._exchange = Exchange(self._directory, files, *self._share)
+            mirrored = [entry for entry, _ in self._exchange.own]
         locals_ = [(part.member, entry) for part in parts for entry in part.files if entry.name == part.local]
-        to_places = [*mirrored, *((entry, new_places) for _, entry in locals_)]
-        room = sum(entry.size for entry, _ in to_places) + sharded.room
-        size = sum(entry.size for entry in (*(entry for entry, _ in to_places), *sharded.files))
+        own_files = [entry for _, entry in locals_]
+        room = sum(entry.size for entry in (*mirrored, *own_files)) + assembly.room
+        size = sum(entry.size for entry in (*mirrored, *own_files, *assembly.pieces))
         with self._shown(f"Reading {self._directory}", size) as moved:
             opened = partial(CheckedFile, self._store, self._directory, moved=moved)
-            files = [(opened(entry), places) for entry, places in to_places]
-            boxed = [opened(entry) for entry in sharded.files]
-            in_parallel([file.check_size for file in (*(file for file, _ in files), *boxed)], size)
+            stored = [opened(entry) for entry in (*mirrored, *assembly.pieces)]
+            locals_read = [opened(entry) for entry in own_files]
+            in_parallel([file.check_size for file in (*stored, *locals_read)], size)
             check_room(self._directory, room if self._exchange is None else room + self._exchange.arriving)
             assembly.allocate()
-            sharded.allocate()
-            read = self._read_files(files, boxed, sharded, size)
+            reads = [
+                *(partial(assembly.read, file) for file in stored),
+                *(partial(read_to_places, file, new_places) for file in locals_read),
+            ]
+            fillings = in_parallel(reads, size)
         if self._exchange is not None:
-            self._exchange.hold(read[: len(mirrored)])
-        read_locals = [filling.tensors for filling in read[len(mirrored) :]]
-        own = dict(zip((member for member, _ in locals_), read_locals, strict=True))
-        failpoints.point("restore.after-read")
-        tensors = {**assembly.tensors, **sharded.tensors}
-        # Views, since an exchange has yet to fill what they are cut from.
-        cuts = {
-            name: cut(self._directory, tensors.pop(name), boxes)
-            for name, boxes in self._wanted.items()
-            if name in tensors
+            self._exchange.hold(fillings[: len(mirrored)])
+        own = {
+            member: filling.tensors
+            for (member, _), filling in zip(locals_, fillings[len(stored) :], strict=True)
         }
-        self.boxes = {**sharded.boxes, **cuts}
-        return tensors, tuple(Own(part.member, own.get(part.member, {}), part.state) for part in parts)
-
-    def _read_files(
-        self,
-        files: list[tuple[CheckedFile, Places]],
-        boxed: list[CheckedFile],
-        sharded: BoxAssembly,
-        size: int,
-    ) -> list[Filling]:
-        """Reads all files, several at once; returns what was read of those that are read to their places."""
-        read: list[Filling | None] = in_parallel(
-            [
-                *(partial(read_to_places, *pair) for pair in files),
-                *(partial(sharded.read, file) for file in boxed),
-            ],
-            size,
-        )
-        return [filling for filling in read if filling is not None]
+        failpoints.point("restore.after-read")
+        # Views, since an exchange has yet to fill them.
+        values = assembly.values()
+        return values, tuple(Own(part.member, own.get(part.member, {}), part.state) for part in parts)
 
 
 def _look(store: Store, step: int, folder: str) -> tuple[list[CheckpointInfo], list[tuple[str, str]]]:

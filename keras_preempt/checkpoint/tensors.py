@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from keras_preempt.checkpoint.checked_file import PIECE, Bytes, CheckedFile, extended
+from keras_preempt.checkpoint.dtypes import code_of, dtype_of, name_of_code
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
 from keras_preempt.checkpoint.manifest import FileEntry
-from keras_preempt.checkpoint.partition import TensorSpec, code_of, dtype_of, elements, name_of_code
 from keras_preempt.checkpoint.storage.store import Moved, Store, uncounted
+from keras_preempt.checkpoint.values import Value, elements
 from keras_preempt.process.json_fields import loads
 
 LARGEST_HEADER = 100_000_000
@@ -97,7 +98,7 @@ def _parse_tensor(key: str, field: Any) -> tuple[StoredTensor, int]:
     shape, offsets = field["shape"], field["data_offsets"]
     if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
         raise ValueError("shape and data_offsets are lists of whole numbers")
-    spec = TensorSpec(key, dtype, tuple(shape))
+    spec = Value(key, dtype, tuple(shape))
     begin, end = offsets
     if end - begin != spec.nbytes:
         raise ValueError(f"{end - begin} bytes for a {dtype} tensor of shape {shape!r:.100}")
@@ -301,7 +302,7 @@ def verify_file(
         check(stored)
         buffer = np.empty(min(PIECE, file.left), np.uint8)
         for tensor in stored:
-            left = TensorSpec(tensor.key, tensor.dtype, tensor.shape).nbytes
+            left = Value(tensor.key, tensor.dtype, tensor.shape).nbytes
             while left:
                 piece = buffer[:left]
                 file.read_into(piece)

@@ -4,95 +4,92 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from keras_preempt.checkpoint import failpoints
-from keras_preempt.checkpoint.boxes import Box
+from keras_preempt.checkpoint.division import SMALLEST_CUT
 from keras_preempt.checkpoint.documents import as_read
+from keras_preempt.checkpoint.dtypes import dtype_of
 from keras_preempt.checkpoint.errors import NotFound
 from keras_preempt.checkpoint.layout import MANIFEST, local_file, mirrored_file, part_file, sharded_file
-from keras_preempt.checkpoint.manifest import FileEntry, Part, PlacedBox, PlacedSlice
-from keras_preempt.checkpoint.partition import SMALLEST_CUT, Slice, dtype_of
+from keras_preempt.checkpoint.manifest import FileEntry, Part, Placed
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
 from keras_preempt.checkpoint.tensors import Array, write_tensors
+from keras_preempt.checkpoint.values import Box, size_of
 
 FILE_SIZE = 256 << 20
-"""Bytes of mirrored or sharded tensors that a file holds at most, so that several can be transferred at a time; a
-larger piece of a sharded tensor has a file of its own."""
+"""Bytes of boxes that a file holds at most, so that several can be transferred at a time; a larger piece of a divided
+value has a file of its own."""
 
 _ROUNDING = 64  # bytes; room that is not worth an element
+
+
+@dataclass(frozen=True)
+class WorkerShare:
+    """What one worker writes of a checkpoint.
+
+    Attributes:
+        boxes: Its boxes, each with its values, in the box's extent.
+        local: The tensors that only this worker has, by name.
+        state: Its own state, as JSON.
+        position: Where in the training, as JSON.
+    """
+
+    boxes: Sequence[tuple[Box, Array]]
+    local: Mapping[str, Array]
+    state: Mapping[str, Any]
+    position: Mapping[str, Any]
 
 
 def write_part(
     store: Store,
     directory: str,
     member: int,
-    mirrored: Sequence[tuple[Slice, Array]],
-    local: Mapping[str, Array],
-    state: Mapping[str, Any],
-    position: Mapping[str, Any],
+    share: WorkerShare,
     before_file: Callable[[], None] = lambda: None,
     shown: Shown = silent,
-    sharded: Sequence[tuple[Box, Array]] = (),
 ) -> Part:
     """Writes a worker's tensors, and then the part list, which declares the part complete.
 
-    Pieces of sharded tensors come first, since nobody else may have them.
+    Pieces of divided values come first, since nobody else may have them.
 
     Args:
         store: Where to.
         directory: The attempt's folder, see `layout.attempt_directory`.
         member: The worker's number.
-        mirrored: Its share of the mirrored tensors: slices, each with the whole tensor; empty for a worker
-            that may be gone before it has written much.
-        local: The tensors that only this worker has, by name.
-        state: JSON, see `Part`.
-        position: JSON, see `Part`.
+        share: What it has to write.
         before_file: Called before each file; an error that it raises ends the save.
         shown: Shows the progress.
-        sharded: The pieces of sharded tensors that it has to write, each with its own values alone.
 
     Returns:
         The part as it was written; all of it is durable.
 
     Raises:
-        ValueError: An array does not fit its slice or piece, or its type cannot be stored.
-        TypeError: `state` or `position` is not JSON; nothing was written.
+        ValueError: An array does not fit its box, or its type cannot be stored.
+        TypeError: The state is not JSON; nothing was written.
         AlreadyExists: This worker has written to that attempt before.
         StoreUnavailable: The storage failed.
     """
-    for slice_, array in mirrored:
-        if (array.dtype, array.shape) != (dtype_of(slice_.dtype), slice_.shape):
-            raise ValueError(
-                f"Expected {slice_.tensor!r} as {slice_.dtype}{list(slice_.shape)}. "
-                f"Received: {array.dtype.name}{list(array.shape)}. Pass the whole tensor beside each slice."
-            )
-    for box, array in sharded:
+    for box, array in share.boxes:
         if (array.dtype, array.shape) != (dtype_of(box.dtype), box.extent):
             raise ValueError(
                 f"Expected {box.key!r} as {box.dtype}{list(box.extent)}. Received: "
-                f"{array.dtype.name}{list(array.shape)}. Pass the values of the piece alone beside it."
+                f"{array.dtype.name}{list(array.shape)}. Pass the values of the box alone beside it."
             )
     # As they will be read; fails on what is not JSON before anything is written.
-    state, position = as_read(dict(state)), as_read(dict(position))
-    size = sum(slice_.nbytes for slice_, _ in mirrored) + sum(box.nbytes for box, _ in sharded)
-    most = min(FILE_SIZE, store.file_size(size))
+    state, position = as_read(dict(share.state)), as_read(dict(share.position))
+    most = min(FILE_SIZE, store.file_size(size_of(box for box, _ in share.boxes)))
     pending: list[tuple[str, Mapping[str, Array]]] = []
-    boxes: list[PlacedBox] = []
-    box_groups = list(_box_groups(sharded, most))
-    for index, box_group in enumerate(box_groups):
-        file = sharded_file(member, index if len(box_groups) > 1 else None)
-        boxes += (PlacedBox(file, box) for box, _ in box_group)
-        pending.append((file, {box.key: array for box, array in box_group}))
-    placed: list[PlacedSlice] = []
-    groups = list(_groups(mirrored, most))
-    for index, group in enumerate(groups):
-        file = mirrored_file(member, index if len(groups) > 1 else None)
-        placed += (PlacedSlice(file, slice_) for slice_, _ in group)
-        pending.append((file, {slice_.key: _cut(slice_, array) for slice_, array in group}))
-    if local:
-        pending.append((local_file(member), local))
+    placed: list[Placed] = []
+    for flat, name_of in ((False, sharded_file), (True, mirrored_file)):
+        groups = list(_files([(box, array) for box, array in share.boxes if box.flat == flat], most))
+        for index, group in enumerate(groups):
+            file = name_of(member, index if len(groups) > 1 else None)
+            placed += (Placed(file, box) for box, _ in group)
+            pending.append((file, {box.key: array.reshape(box.stored_shape) for box, array in group}))
+    if share.local:
+        pending.append((local_file(member), share.local))
     failpoints.point("save.before-parts")
     files: list[FileEntry] = []
     total = sum(array.nbytes for _, tensors in pending for array in tensors.values())
@@ -105,11 +102,10 @@ def write_part(
     part = Part(
         member=member,
         files=tuple(files),
-        mirrored=tuple(placed),
-        local=local_file(member) if local else None,
+        boxes=tuple(placed),
+        local=local_file(member) if share.local else None,
         state=state,
         position=position,
-        sharded=tuple(boxes),
     )
     failpoints.point("save.before-part-list")
     store.create(f"{directory}/{part_file(member)}", part.to_json())
@@ -117,47 +113,27 @@ def write_part(
     return part
 
 
-def _groups(mirrored: Sequence[tuple[Slice, Array]], most: int) -> Iterator[list[tuple[Slice, Array]]]:
-    """Distributes slices over files of up to `most` bytes; one that does not fit is cut if it is worth that."""
-    group: list[tuple[Slice, Array]] = []
-    room = most
-    for slice_, array in mirrored:
-        rest = slice_
-        while rest.nbytes > room:
-            if not group or (room >= _ROUNDING and rest.nbytes >= SMALLEST_CUT):
-                # So all files but the last one are equally large, and several transfers end together.
-                piece, rest = _split(rest, room)
-                group.append((piece, array))
-            yield group
-            group, room = [], most
-        group.append((rest, array))
-        room -= rest.nbytes
-    if group:
-        yield group
-
-
-def _box_groups(sharded: Sequence[tuple[Box, Array]], most: int) -> Iterator[list[tuple[Box, Array]]]:
-    """Distributes pieces of sharded tensors over files of up to `most` bytes; none is cut further."""
+def _files(boxes: Sequence[tuple[Box, Array]], most: int) -> Iterator[list[tuple[Box, Array]]]:
+    """Distributes boxes over files of up to `most` bytes; a run that does not fit is cut if it is worth that."""
     group: list[tuple[Box, Array]] = []
     room = most
-    for box, array in sharded:
-        if group and box.nbytes > room:
+    for box, array in boxes:
+        while box.nbytes > room:
+            count = max(room // array.dtype.itemsize, 1)
+            worth_a_cut = not group or (room >= _ROUNDING and box.nbytes >= SMALLEST_CUT)
+            if box.flat and worth_a_cut and count < len(array):
+                # So all files but the last one are equally large, and several transfers end together.
+                middle = (box.start[0] + count,)
+                group.append((replace(box, stop=middle), array[:count]))
+                box, array = replace(box, start=middle), array[count:]
+            elif not group:
+                break  # What cannot be cut and is larger than that has a file of its own.
             yield group
             group, room = [], most
         group.append((box, array))
         room -= box.nbytes
     if group:
         yield group
-
-
-def _split(slice_: Slice, size: int) -> tuple[Slice, Slice]:
-    """Cuts a slice after `size` bytes."""
-    middle = slice_.start + max(size // dtype_of(slice_.dtype).itemsize, 1)
-    return replace(slice_, stop=middle), replace(slice_, start=middle)
-
-
-def _cut(slice_: Slice, array: Array) -> Array:
-    return array.reshape(-1)[slice_.start : slice_.stop].reshape(slice_.stored_shape)
 
 
 def discard(store: Store, directory: str, member: int) -> bool:

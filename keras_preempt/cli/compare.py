@@ -1,4 +1,4 @@
-"""Compares two final training states: bytes of tensors, and the JSON state around them. Pure.
+"""Compares what two checkpoints hold: bytes of tensors, and the JSON state around them.
 
 What training saw and became decides. Two things in a state are neither, and are reported without deciding:
 
@@ -13,10 +13,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+
+from keras_preempt.checkpoint.reader import CheckpointInfo, Reading
+from keras_preempt.checkpoint.storage.store import Shown, Store, silent
+from keras_preempt.checkpoint.tensors import Array
 
 # Keys of the JSON state that say when or how fast something happened, never what was trained.
 VOLATILE_KEYS = frozenset({"timing"})
@@ -26,41 +30,53 @@ VOLATILE_KEYS = frozenset({"timing"})
 ITERATOR_BYTES = frozenset({"input/state", "input/untouched", "input/snapshot"})
 _CLOCK = re.compile(r"w\d+/attributes/[^/]+/clocks/.*|callbacks/[^/]+/clocks/.*")
 _GRAIN = "input/grain"
+_ITERATOR = "what an iterator keeps of its own; the input is judged by the batches that training drew"
+_READS_CLOCK = "the code that sets it reads a clock"
+_OWN = re.compile(r"w(\d+): (.*)", re.DOTALL)
 _ITERATOR_PLACES = re.compile(r"w\d+/(?:input/(?:way|snapshot|grain)|validated/made_at)(?:/[^:]*)?")
 
 
 @dataclass(frozen=True)
-class MemberState:
-    """What one member of a cluster would resume from.
+class SavedState:
+    """All that a checkpoint holds.
 
     Attributes:
-        mirrored: Tensors that are equal on all members.
-        local: Tensors that only this member has.
-        state: JSON value: callback state, History, random state, input position.
+        tensors: By name; a worker's own after "w<member>: ".
+        state: The JSON state of each worker, under "w<member>".
     """
 
-    mirrored: Mapping[str, np.ndarray[Any, Any]]
-    local: Mapping[str, np.ndarray[Any, Any]]
+    tensors: Mapping[str, Array]
     state: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, store: Store, info: CheckpointInfo, shown: Shown = silent) -> SavedState:
+        """Reads a checkpoint and verifies every byte; raises `CheckpointError`."""
+        values, workers = Reading(store, info, shown).load_all()
+        tensors = dict(values.whole)
+        for own in workers:
+            tensors.update({f"w{own.member}: {name}": value for name, value in own.local.items()})
+        return cls(tensors, {f"w{own.member}": own.state for own in workers})
 
 
 @dataclass(frozen=True)
-class TensorDifference:
-    """One tensor that differs.
+class ComparedTensor:
+    """A tensor of one of two checkpoints, or of both.
 
     Attributes:
-        name: Its name, after "w<member>: " if it is local to a member.
-        reason: What differs.
-        max_difference: Greatest absolute difference of numbers; None if it has no meaning.
+        name: Its name, after "w<member>: " if it is a worker's own.
+        shape: Type and shape; of both, if they differ.
+        difference: What differs, in words; None if every bit is the same.
+        largest: The greatest absolute difference of numbers; None if it has no meaning.
     """
 
     name: str
-    reason: str
-    max_difference: float | None = None
+    shape: str
+    difference: str | None
+    largest: float | None = None
 
     def __str__(self) -> str:
-        extent = "" if self.max_difference is None else f", by at most {self.max_difference:.3g}"
-        return f"{self.name}: {self.reason}{extent}"
+        extent = "" if self.largest is None else f", by at most {self.largest:.3g}"
+        return f"{self.name}: {self.difference}{extent}"
 
 
 @dataclass(frozen=True)
@@ -68,7 +84,7 @@ class Comparison:
     """All that was compared, and all that differs.
 
     Attributes:
-        members: Cluster members compared.
+        members: Workers compared.
         tensors: Tensors compared.
         compared_bytes: Bytes of them.
         tensor_differences: The tensors that differ.
@@ -79,7 +95,7 @@ class Comparison:
     members: int = 0
     tensors: int = 0
     compared_bytes: int = 0
-    tensor_differences: list[TensorDifference] = field(default_factory=list)
+    tensor_differences: list[ComparedTensor] = field(default_factory=list)
     state_differences: list[str] = field(default_factory=list)
     set_aside: list[str] = field(default_factory=list)
 
@@ -96,115 +112,90 @@ class Comparison:
 
 def combined(named: Sequence[tuple[str, Comparison]]) -> Comparison:
     """Joins the comparisons of several fits, with the name of the fit before each difference."""
-
-    def of(name: str, difference: TensorDifference) -> TensorDifference:
-        return TensorDifference(f"{name}{difference.name}", difference.reason, difference.max_difference)
-
     return Comparison(
         max((each.members for _, each in named), default=0),
         sum(each.tensors for _, each in named),
         sum(each.compared_bytes for _, each in named),
-        [of(name, difference) for name, each in named for difference in each.tensor_differences],
+        [replace(one, name=f"{name}{one.name}") for name, each in named for one in each.tensor_differences],
         [f"{name}{line}" for name, each in named for line in each.state_differences],
         [f"{name}{line}" for name, each in named for line in each.set_aside],
     )
 
 
+NAMES = ("the undisturbed run", "the preempted run")
+
+
 def compare_states(
-    left: Sequence[MemberState],
-    right: Sequence[MemberState],
+    left: SavedState,
+    right: SavedState,
     set_aside: Callable[[int, str, bytes, bytes], str | None] = lambda member, name, one, other: None,
 ) -> Comparison:
-    """Compares the states of all members, in order.
-
-    Mirrored tensors are the same stored bytes for every member, so they are compared once, for the first.
+    """Compares the ends of two runs.
 
     Args:
-        left: The states of the undisturbed run.
-        right: The states of the preempted run.
-        set_aside: Called with a member, the name of a local tensor that differs, and the bytes of both; returns in
+        left: The state of the undisturbed run.
+        right: The state of the preempted run.
+        set_aside: Called with a member, the name of a tensor of its own that differs, and the bytes of both; returns in
             words why that does not decide, or None if it does.
     """
-    tensors: list[TensorDifference] = []
+    different: list[ComparedTensor] = []
     state: list[str] = []
     aside: list[str] = []
-    count = size = 0
-    if len(left) != len(right):
-        state.append(f"members: {len(left)} and {len(right)}")
-    for index, (one, other) in enumerate(zip(left, right, strict=False)):
-        groups = [(f"w{index}: ", one.local, other.local)]
-        if index == 0:
-            groups.insert(0, ("", one.mirrored, other.mirrored))
-        for prefix, ones, others in groups:
-            for difference in compare_tensors(ones, others, prefix):
-                name = difference.name.removeprefix(prefix)
-                why = _why_aside(index, name, ones, others, set_aside) if prefix else None
-                if why is None:
-                    tensors.append(difference)
-                else:
-                    aside.append(f"{difference}: {why}")
-            count += len(ones)
-            size += sum(array.nbytes for array in ones.values())
-        for line in compare_json(one.state, other.state, f"w{index}"):
-            why = _why_place_aside(line.partition(":")[0])
-            (state if why is None else aside).append(line if why is None else f"{line}: {why}")
-    return Comparison(min(len(left), len(right)), count, size, tensors, state, aside)
-
-
-_ITERATOR = "what an iterator keeps of its own; the input is judged by the batches that training drew"
-
-
-_READS_CLOCK = "the code that sets it reads a clock"
-
-
-def _why_place_aside(place: str) -> str | None:
-    if _ITERATOR_PLACES.fullmatch(place):
-        return _ITERATOR
-    return _READS_CLOCK if _CLOCK.fullmatch(place) else None
-
-
-def _why_aside(
-    member: int,
-    name: str,
-    left: Mapping[str, np.ndarray[Any, Any]],
-    right: Mapping[str, np.ndarray[Any, Any]],
-    set_aside: Callable[[int, str, bytes, bytes], str | None],
-) -> str | None:
-    if name in ITERATOR_BYTES or name.startswith(_GRAIN):
-        return _ITERATOR
-    if _CLOCK.fullmatch(name):
-        return _READS_CLOCK
-    one, other = (side[name].tobytes() if name in side else b"" for side in (left, right))
-    return set_aside(member, name, one, other)
+    for tensor in compare_tensors(left.tensors, right.tensors, NAMES):
+        if tensor.difference is None:
+            continue
+        why = None
+        if own := _OWN.match(tensor.name):
+            one, other = (
+                side[tensor.name].tobytes() if tensor.name in side else b""
+                for side in (left.tensors, right.tensors)
+            )
+            member, name = int(own[1]), own[2]
+            if name in ITERATOR_BYTES or name.startswith(_GRAIN):
+                why = _ITERATOR
+            elif _CLOCK.fullmatch(name):
+                why = _READS_CLOCK
+            else:
+                why = set_aside(member, name, one, other)
+        if why is None:
+            different.append(tensor)
+        else:
+            aside.append(f"{tensor}: {why}")
+    for line in compare_json(left.state, right.state, names=NAMES):
+        place = line.partition(":")[0]
+        if _ITERATOR_PLACES.fullmatch(place):
+            aside.append(f"{line}: {_ITERATOR}")
+        elif _CLOCK.fullmatch(place):
+            aside.append(f"{line}: {_READS_CLOCK}")
+        else:
+            state.append(line)
+    size = sum(array.nbytes for array in left.tensors.values())
+    return Comparison(len(left.state), len(left.tensors), size, different, state, aside)
 
 
 def compare_tensors(
-    left: Mapping[str, np.ndarray[Any, Any]], right: Mapping[str, np.ndarray[Any, Any]], prefix: str = ""
-) -> list[TensorDifference]:
-    """Compares tensors by name: type, shape and every byte.
+    left: Mapping[str, Array], right: Mapping[str, Array], names: tuple[str, str]
+) -> list[ComparedTensor]:
+    """Compares tensors by name: type, shape and every byte; `names` are those of the two sides.
 
     A NaN therefore equals the same NaN, and 0.0 does not equal -0.0.
     """
     found = []
-    for name in sorted(left.keys() | right.keys()):
-        if name not in left or name not in right:
-            where = "preempted" if name not in left else "undisturbed"
-            found.append(TensorDifference(prefix + name, f"only in the {where} run"))
+    for name in {**left, **right}:
+        shapes = [
+            f"{side[name].dtype.name}{list(side[name].shape)}" for side in (left, right) if name in side
+        ]
+        if len(shapes) == 1:
+            found.append(ComparedTensor(name, shapes[0], f"only in {names[name not in left]}"))
             continue
-        difference = _compare_arrays(prefix + name, left[name], right[name])
-        if difference is not None:
-            found.append(difference)
+        difference, largest = _compare_arrays(left[name], right[name])
+        found.append(ComparedTensor(name, ", ".join(dict.fromkeys(shapes)), difference, largest))
     return found
 
 
-def compare_json(
-    left: Any,
-    right: Any,
-    path: str = "",
-    names: tuple[str, str] = ("the undisturbed run", "the preempted run"),
-) -> list[str]:
+def compare_json(left: Any, right: Any, names: tuple[str, str]) -> list[str]:
     """Compares JSON values deeply, types included, without the keys in ``VOLATILE_KEYS``; NaN equals NaN."""
-    return list(_json_differences(left, right, path, names))
+    return [line.lstrip("/") for line in _json_differences(left, right, "", names)]
 
 
 def _json_differences(left: Any, right: Any, path: str, names: tuple[str, str]) -> Iterator[str]:
@@ -237,25 +228,24 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _compare_arrays(
-    name: str, left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]
-) -> TensorDifference | None:
+def _compare_arrays(left: Array, right: Array) -> tuple[str | None, float | None]:
+    """Returns what differs, in words, and by how much at most."""
     if left.dtype != right.dtype:
-        return TensorDifference(name, f"types {left.dtype} and {right.dtype}")
+        return f"types {left.dtype} and {right.dtype}", None
     if left.shape != right.shape:
-        return TensorDifference(name, f"shapes {left.shape} and {right.shape}")
+        return f"shapes {left.shape} and {right.shape}", None
     if np.array_equal(_bytes(left), _bytes(right)):
-        return None
+        return None, None
     size = left.dtype.itemsize
     unequal = (_bytes(left).reshape(-1, size) != _bytes(right).reshape(-1, size)).any(axis=1)
-    reason = f"{int(unequal.sum())} of {left.size} values"
+    difference = f"{int(unequal.sum())} of {left.size} values"
     try:
         distance = np.abs(left.astype(np.float64) - right.astype(np.float64))
     except (TypeError, ValueError):
-        return TensorDifference(name, reason)
+        return difference, None
     finite = distance[np.isfinite(distance)]
-    return TensorDifference(name, reason, float(finite.max()) if finite.size else None)
+    return difference, float(finite.max()) if finite.size else None
 
 
-def _bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _bytes(array: Array) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

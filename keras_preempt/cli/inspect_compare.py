@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from keras_preempt.checkpoint.errors import one_line
-from keras_preempt.checkpoint.reader import CheckpointInfo, Reading
 from keras_preempt.checkpoint.run_directory import read_chosen, read_run
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.cli.compare import compare_json, compare_tensors
+from keras_preempt.cli.compare import ComparedTensor, SavedState, compare_json, compare_tensors
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.process.words import counted
 from keras_preempt.report.progress import transfer
 
 _NEWEST = "newest"
 _NAMED = 10  # the most differences of other state that are listed
-
-
-@dataclass(frozen=True)
-class ComparedTensor:
-    """A tensor of one of the two checkpoints, or of both.
-
-    Attributes:
-        name: Its name, after "w<member>: " if it is a worker's own.
-        shape: Type and shape; of both, if they differ.
-        difference: What differs, in words; None if every bit is the same.
-        largest: The greatest absolute difference of numbers; None if it has no meaning.
-    """
-
-    name: str
-    shape: str
-    difference: str | None
-    largest: float | None
 
 
 @dataclass(frozen=True)
@@ -79,12 +57,9 @@ def compare_checkpoints(store: Store, first: str, second: str) -> Compared:
         CheckpointError: One cannot be read.
         ValueError: One cannot be the name of a directory.
     """
-    one, other = _read(store, first), _read(store, second)
-    tensors = []
-    for name in [*one.tensors, *(name for name in other.tensors if name not in one.tensors)]:
-        tensors.append(_compared(name, one.tensors.get(name), other.tensors.get(name)))
-    state = compare_json(one.state, other.state, names=("A", "B"))
-    return Compared(one.place, other.place, tensors, [line.lstrip("/") for line in state])
+    (place, one), (other_place, other) = _read(store, first), _read(store, second)
+    tensors = compare_tensors(one.tensors, other.tensors, ("A", "B"))
+    return Compared(place, other_place, tensors, compare_json(one.state, other.state, ("A", "B")))
 
 
 def print_differences(terminal: Terminal, compared: Compared) -> None:
@@ -113,45 +88,18 @@ def print_differences(terminal: Terminal, compared: Compared) -> None:
     )
 
 
-@dataclass(frozen=True)
-class _Content:
-    place: str
-    tensors: dict[str, Array]
-    state: Mapping[str, Any]
-
-
-def _read(store: Store, which: str) -> _Content:
+def _read(store: Store, which: str) -> tuple[str, SavedState]:
+    """Returns where a checkpoint lies, and what it holds."""
     if which == _NEWEST or which.isdecimal():
-        return _content(store, None if which == _NEWEST else int(which))
+        info, saved = read_chosen(
+            store,
+            None if which == _NEWEST else int(which),
+            lambda info: SavedState.read(store, info, transfer),
+        )
+        return f"{store.url}/{info.directory}", saved
     directory, _, step = which.rpartition("@")
     if not directory or not (step == _NEWEST or step.isdecimal()):
         directory, step = which, _NEWEST
     with contextlib.closing(open_store(directory)) as other:
         read_run(other)
-        return _content(other, None if step == _NEWEST else int(step))
-
-
-def _content(store: Store, step: int | None) -> _Content:
-    def read(info: CheckpointInfo) -> tuple[dict[str, Array], dict[str, Any]]:
-        tensors, workers = Reading(store, info, transfer).load_all()
-        for own in workers:
-            tensors.update({f"w{own.member}: {name}": value for name, value in own.local.items()})
-        return tensors, {f"w{own.member}": own.state for own in workers}
-
-    info, (tensors, state) = read_chosen(store, step, read)
-    return _Content(f"{store.url}/{info.directory}", tensors, state)
-
-
-def _compared(name: str, one: Array | None, other: Array | None) -> ComparedTensor:
-    if one is None or other is None:
-        there = one if one is not None else other
-        return ComparedTensor(name, _shape(there), f"only in {'A' if other is None else 'B'}", None)
-    shape = _shape(one) if _shape(one) == _shape(other) else f"{_shape(one)}, {_shape(other)}"
-    found = compare_tensors({name: one}, {name: other})
-    if not found:
-        return ComparedTensor(name, shape, None, None)
-    return ComparedTensor(name, shape, found[0].reason, found[0].max_difference)
-
-
-def _shape(array: np.ndarray[Any, Any] | None) -> str:
-    return "" if array is None else f"{array.dtype.name}{list(array.shape)}"
+        return _read(other, step)

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from keras_preempt.backend.keras.model_parts import gradient_accumulators, own_optimizers
-from keras_preempt.checkpoint.partition import NAMES
+from keras_preempt.checkpoint.dtypes import NAMES
 
 Groups = list[tuple[str, Iterable[Any]]]
 """Variables by group: the name of the group, and its variables in Keras' order."""

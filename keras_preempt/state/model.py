@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_preempt.backend.keras.model_parts import global_seed_state, is_seed_state
 from keras_preempt.backend.seam import Runs, backend
-from keras_preempt.checkpoint.boxes import Box, ShardedSpec
-from keras_preempt.checkpoint.partition import dtype_of
+from keras_preempt.checkpoint.dtypes import dtype_of
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.values import Box, Value
+from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state import sharding
 from keras_preempt.state.groups import check_dtype, grouped
 from keras_preempt.state.handover import Handover, Waiting, base
@@ -38,6 +39,16 @@ SMALL = 1024
 """Bytes up to which a variable is restored twice: when fit begins, and after the callbacks of the resumed epoch."""
 
 _SAMPLED = 8
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of variables; of divided ones those of an even share of what this process holds, and of all it holds."""
+
+    mirrored: int
+    local: int
+    share: float
+    held: int
 
 
 class ModelState:
@@ -70,7 +81,6 @@ class ModelState:
         self._model = model
         self._strategy = strategy
         self.complete = complete
-        self._sampled: list[Box] = []
         self._handover = Handover(self._components)
         self._find()
         self._at_first_use: dict[str, int] = {}
@@ -114,115 +124,108 @@ class ModelState:
         self.local: dict[str, Any] = {**local, **self._handover.local}
         self.sharded: dict[str, Any] = sharded
 
-    def capture_mirrored(
-        self, names: Iterable[str] | None = None, *, copy: bool = False, runs: Runs | None = None
-    ) -> dict[str, Array]:
-        """Returns this worker's values of those mirrored variables, or of all, shaped like the variables.
+    # -- Capturing and restoring ------------------------------------------------------------------------
 
-        Args:
-            names: The names of the variables; None for all.
-            copy: Whether they must outlive the next assignment to the variables.
-            runs: Which elements of them are needed; None for all. The others can be anything in a copy.
+    def values(self) -> list[Value]:
+        """Returns what the writers store together, in the same order on every worker."""
+        pieces = self._variables.pieces
+        return [
+            *(Value(name, *_kind(variable)) for name, variable in self.mirrored.items()),
+            *(Value(name, *_kind(variable), pieces(variable)) for name, variable in self.sharded.items()),
+        ]
+
+    def needed(self) -> dict[str, list[Box]]:
+        """Returns the boxes of divided variables that this process needs of a checkpoint, by name."""
+        return {name: sharding.held(name, variable) for name, variable in self.sharded.items()}
+
+    def read(self, boxes: Collection[Box], *, copy: bool = False) -> dict[Box, Array]:
+        """Returns the values of boxes that this process holds; of a mirrored variable one run at most.
+
+        `copy` says whether they must outlive the next assignment to the variables.
         """
-        names = self.mirrored if names is None else names
-        components = {name: self._components(self.mirrored[name])[0] for name in names}
-        return self._read(components, copy=copy, runs=runs)
+        runs = {box.tensor: box for box in boxes if box.flat}
+        ends = {name: (run.start[0], run.stop[0]) for name, run in runs.items()}
+        components = {name: self._components(self.mirrored[name])[0] for name in runs}
+        whole = self._read(components, copy=copy, runs=ends)
+        found = {run: run.of(whole[name]) for name, run in runs.items()}
+        by_tensor: dict[str, list[Box]] = {}
+        for box in boxes:
+            if not box.flat:
+                by_tensor.setdefault(box.tensor, []).append(box)
+        for name, held in by_tensor.items():
+            values = self._variables.read_pieces(self.sharded[name], held, copy=copy)
+            found.update(zip(held, values, strict=True))
+        return found
+
+    def capture(self, names: Collection[str] | None = None, *, copy: bool = False) -> WorkerValues:
+        """Returns what this process holds of those variables, or of all; `copy` as above."""
+
+        def chosen(variables: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: each for name, each in variables.items() if names is None or name in names}
+
+        mirrored = {name: self._components(each)[0] for name, each in chosen(self.mirrored).items()}
+        held = {name: sharding.held(name, each) for name, each in chosen(self.sharded).items()}
+        values = self.read([box for boxes in held.values() for box in boxes], copy=copy)
+        return WorkerValues(
+            self._read(mirrored, copy=copy),
+            self._read(self._by_replica(chosen(self._local_now())), copy=copy),
+            {name: {box: values[box] for box in boxes} for name, boxes in held.items()},
+        )
 
     def capture_local(self, *, copy: bool = False) -> dict[str, Array]:
         """Returns every replica's value of every local variable, as "name@replica"."""
         return self._read(self._by_replica(self._local_now()), copy=copy)
 
-    def sharded_specs(self) -> list[ShardedSpec]:
-        """Describes the sharded variables, in the same order on every worker."""
-        return [sharding.spec_of(name, variable) for name, variable in self.sharded.items()]
+    def capture_changed_by_validation(self, *, weights: bool) -> WorkerValues:
+        """Returns the metrics, seeds and small counters; everything if the validation changes weights as well."""
+        return self.capture(None if weights else {*self._small, _GLOBAL_SEED}, copy=True)
 
-    def wanted(self) -> dict[str, list[Box]]:
-        """Returns the boxes that this process needs of a checkpoint, by the name of the variable."""
-        return {name: sharding.held(name, variable) for name, variable in self.sharded.items()}
-
-    def capture_boxes(self, boxes: Iterable[Box], *, copy: bool = False) -> dict[Box, Array]:
-        """Returns the values of boxes of sharded variables that this process holds; `copy` as above."""
-        backend().before_capture(self._model)
-        return sharding.read(self.sharded, boxes, copy=copy)
-
-    def capture_boxes_changed_by_validation(self, *, weights: bool = False) -> dict[Box, Array]:
-        """Returns the same of all that this process holds of sharded variables as the next function of others."""
-        names = self.sharded.keys() if weights else self.sharded.keys() & self._small
-        boxes = [box for name in sorted(names) for box in sharding.held(name, self.sharded[name])]
-        return self.capture_boxes(boxes, copy=True)
-
-    def capture_changed_by_validation(self, *, weights: bool = False) -> dict[str, Array]:
-        """Returns the metrics, seeds and small counters, named like `capture_mirrored` and `capture_local` name them.
-
-        Args:
-            weights: Whether the validation changes weights as well; then all variables are returned.
-        """
-        mirrored, local = self.mirrored, self._local_now()
-        if not weights:
-            later = local.keys() - self.local.keys()
-            mirrored = {name: mirrored[name] for name in mirrored.keys() & self._small}
-            local = {name: local[name] for name in local.keys() & {*self._small, *later}}
-        components = {name: self._components(variable)[0] for name, variable in mirrored.items()}
-        return self._read({**components, **self._by_replica(local)}, copy=True)
-
-    def sample(self) -> dict[str, Array]:
+    def sample(self) -> WorkerValues:
         """Returns the values of a few small weights, enough to see whether somebody has changed the weights."""
         weights = {id(variable) for variable in self._model.trainable_variables}
         names = [
             name
-            for name, variable in self.mirrored.items()
+            for name, variable in {**self.mirrored, **self.sharded}.items()
             if id(variable) in weights and math.prod(variable.shape) <= SMALL
         ]
-        boxes = [
-            sharding.held(name, variable)[0]
-            for name, variable in self.sharded.items()
-            if id(variable) in weights and math.prod(variable.shape) <= SMALL
-        ]
-        self._sampled = boxes[:_SAMPLED]
-        return {**self.capture_mirrored(names[:_SAMPLED], copy=True), **self._sampled_boxes()}
+        return self.capture(names[:_SAMPLED], copy=True)
 
-    def is_like(self, sample: Mapping[str, Array]) -> bool:
+    def is_like(self, sample: WorkerValues) -> bool:
         """Whether those weights still have the values of a `sample`."""
-        present = {**self.capture_mirrored(sample.keys() & self.mirrored.keys()), **self._sampled_boxes()}
-        return all(present[name].tobytes() == value.tobytes() for name, value in sample.items())
+        present = self.capture({*sample.whole, *sample.boxes}).flat()
+        return all(present[name].tobytes() == value.tobytes() for name, value in sample.flat().items())
 
-    def _sampled_boxes(self) -> dict[str, Array]:
-        return {box.key: value for box, value in self.capture_boxes(self._sampled, copy=True).items()}
+    def restore(self, values: WorkerValues) -> None:
+        """Assigns captured values, replica by replica. Variables without a captured value are left alone.
 
-    def restore(
-        self,
-        mirrored: Mapping[str, Array],
-        local: Mapping[str, Array],
-        boxes: Mapping[str, Mapping[Box, Array]] | None = None,
-    ) -> None:
-        """Assigns the captured values, replica by replica. Variables without a captured value are left alone.
-
-        Of a sharded variable, `boxes` has what this process holds, by name, or `mirrored` the whole value.
+        A divided variable may have its whole value among them as well, instead of boxes.
 
         Values whose variables do not exist yet wait for them, and are handed over before these are first used. The
         arrays must not be changed any more: variables may continue to read them.
         """
         backend().before_capture(self._model)
-        if self._handover.keep(mirrored, local, self._real):
+        if self._handover.keep(values.whole, values.local, self._real):
             self._find()
             awaited = set(self.waiting)
             there = [variable for name, variable in self._real.items() if name not in awaited]
             self._handover.watch(there, self.look_again)
         for name, variable in self.mirrored.items():
-            if name in mirrored and not isinstance(variable, Waiting):
-                self._variables.assign(self._components(variable), mirrored[name])
+            if name in values.whole and not isinstance(variable, Waiting):
+                self._variables.assign(self._components(variable), values.whole[name])
         for name, variable in self.sharded.items():
-            if boxes is not None and name in boxes:
-                self._variables.assign_pieces(variable, boxes[name])
-            elif name in mirrored:
-                sharding.assign_whole(name, variable, mirrored[name])
+            if name in values.boxes:
+                self._variables.assign_pieces(variable, values.boxes[name])
+            elif name in values.whole:
+                sharding.assign_whole(name, variable, values.whole[name])
         # Made only if the checkpoint has it: making it draws from Python's random numbers.
-        has_seed = any(name.startswith(f"{_GLOBAL_SEED}@") for name in local)
+        has_seed = any(name.startswith(f"{_GLOBAL_SEED}@") for name in values.local)
         now = self._local_now(create_seed=has_seed)
         real = {name: variable for name, variable in now.items() if not isinstance(variable, Waiting)}
         for key, part in self._by_replica(real).items():
-            if key in local:
-                self._variables.assign([part], local[key])
+            if key in values.local:
+                self._variables.assign([part], values.local[key])
+
+    # -- Variables that come into being while training ----------------------------------------------------
 
     def watch_names(self) -> None:
         """Notes, until `ambiguous` is asked for, how many variables of its name there are when one is first used."""
@@ -297,28 +300,17 @@ class ModelState:
         """Gives up the values that wait for variables."""
         self._handover.end()
 
-    def small(self, values: Mapping[str, Array], *, everything: bool = False) -> dict[str, Array]:
-        """Selects the captured values that a callback or Keras may touch before the first step.
+    def small(self, values: WorkerValues, *, everything: bool = False) -> WorkerValues:
+        """Returns copies of the captured values that a callback or Keras may touch before the first step.
 
         Metrics, seeds, and all that is at most `SMALL` bytes, such as the learning rate; or everything.
         """
-        known = {*self.mirrored, *self.local} if everything else self._small
-        return {
-            name: np.array(value)
-            for name, value in values.items()
-            if name.rpartition("@")[0] in known or name in known or value.nbytes <= SMALL
-        }
+        known = {*self.mirrored, *self.local, *self.sharded} if everything else self._small
 
-    def small_boxes(
-        self, boxes: Mapping[str, Mapping[Box, Array]], *, everything: bool = False
-    ) -> dict[str, dict[Box, Array]]:
-        """Selects the boxes of sharded variables as `small` selects other values."""
-        names = [
-            name
-            for name, found in boxes.items()
-            if everything or name in self._small or sum(value.nbytes for value in found.values()) <= SMALL
-        ]
-        return sharding.copied(boxes, names)
+        def kept(name: str, nbytes: int) -> bool:
+            return nbytes <= SMALL or name in known or name.rpartition("@")[0] in known
+
+        return values.select(kept).copied()
 
     def rules(self) -> dict[str, Rule]:
         """Returns how each variable is converted to another number of replicas than saved it, by name."""
@@ -346,19 +338,30 @@ class ModelState:
 
     def signature(self) -> list[dict[str, Any]]:
         """Returns name, shape and dtype of the variables: the identity of model and optimizer."""
-        return _described({**self.mirrored, **self.local, **self.sharded})
+        return [
+            {"name": name, "shape": [int(n) for n in variable.shape], "dtype": str(variable.dtype)}
+            for name, variable in {**self.mirrored, **self.local, **self.sharded}.items()
+        ]
 
-    def mirrored_signature(self) -> list[dict[str, Any]]:
-        """Returns the same of the mirrored variables."""
-        return _described(self.mirrored)
-
-    def local_signature(self) -> list[dict[str, Any]]:
-        """Returns the same of those that can differ between replicas."""
-        return _described(self.local)
-
-    def sharded_sizes(self) -> tuple[float, int]:
-        """Returns the bytes of sharded variables that this process writes: an even share of those it holds, and all."""
-        return sharding.sizes(self.sharded)
+    def sizes(self) -> Sizes:
+        """Returns how large they are; how long strings are is not known before: counted is what points to one."""
+        share, held = 0.0, 0
+        for value in self.values():
+            mine = set(sharding.held(value.name, self.sharded[value.name])) if value.pieces else set()
+            for piece in value.pieces or ():
+                if (box := value.box(piece.start, piece.stop)) in mine:
+                    share += box.nbytes / len(piece.holders)
+                    held += box.nbytes
+        return Sizes(
+            mirrored=sum(value.nbytes for value in self.values() if value.pieces is None),
+            local=sum(
+                math.prod(variable.shape)
+                * (8 if variable.dtype == "string" else dtype_of(variable.dtype).itemsize)
+                for variable in self.local.values()
+            ),
+            share=share,
+            held=held,
+        )
 
     def _local_now(self, *, create_seed: bool = False) -> dict[str, Any]:
         """The local variables, with Keras' global seed if it exists by now."""
@@ -385,11 +388,8 @@ class ModelState:
         return self._variables.parts(self._strategy, variable)
 
 
-def _described(variables: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"name": name, "shape": [int(n) for n in variable.shape], "dtype": str(variable.dtype)}
-        for name, variable in variables.items()
-    ]
+def _kind(variable: Any) -> tuple[str, tuple[int, ...]]:
+    return str(variable.dtype), tuple(int(size) for size in variable.shape)
 
 
 def _unique(name: str, taken: Iterable[Mapping[str, Any]]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_preempt.checkpoint.partition import NAMES, dtype_of
+from keras_preempt.checkpoint.dtypes import NAMES, dtype_of
 from keras_preempt.checkpoint.tensors import Array
 
 _TAG = "$"

@@ -54,9 +54,9 @@ def read_weights(store: Store, info: CheckpointInfo, rules: Mapping[str, Rule] |
     Raises:
         CheckpointError: As from `reader.Reading`.
     """
-    tensors, workers = Reading(store, info, transfer).load_all()
+    saved, workers = Reading(store, info, transfer).load_all()
     own = [worker.local for worker in workers]
-    values = {name[len(GROUP) :]: value for name, value in tensors.items() if is_weight(name)}
+    values = {name[len(GROUP) :]: value for name, value in saved.whole.items() if is_weight(name)}
     combined = {}
     for name, replicas in _replicas(own):
         rule = (rules or {}).get(name) or rule_of("none", replicas[0].dtype)

@@ -17,8 +17,7 @@ from keras_preempt.backend.keras import batches_asked
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.keras.running_fit import builds_before_evaluating, evaluation_iterator
 from keras_preempt.backend.seam import backend
-from keras_preempt.checkpoint.boxes import Box
-from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state import inputs
 from keras_preempt.state.callback_code import HookCode
 from keras_preempt.state.callbacks import CHANGES_WEIGHTS, CallbackStates
@@ -27,9 +26,6 @@ from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Counts, Shuffles
 
 logger = logging.getLogger("keras_preempt")
-
-Overrides = tuple[dict[str, Array], dict[Box, Array]]
-"""Values of variables, and of the pieces that this worker holds of sharded ones."""
 
 
 @dataclass
@@ -63,8 +59,8 @@ class Validations:
         self._drawn = _Drawn()
         self._counts_before: Counts | None = None  # How far the shuffles were before the last validation.
         self._evaluate_changes = HookCode(model, ("evaluate",)).may_change_weights
-        self._before_evaluate: Overrides | None = None
-        self._sample: dict[str, Array] | None = None
+        self._before_evaluate: WorkerValues | None = None
+        self._sample: WorkerValues | None = None
 
     @property
     def dataset(self) -> Any:
@@ -81,12 +77,13 @@ class Validations:
         self._counts_before = self._shuffles.counts()
         if self._feed is not None:
             self._drawn.goes_on = self._feed.goes_on
-        self._before_evaluate = self._capture_variables(weights=True) if self._evaluate_changes else None
+        capture = self._variables.capture_changed_by_validation
+        self._before_evaluate = capture(weights=True) if self._evaluate_changes else None
 
-    def before(self) -> Overrides:
+    def before(self) -> WorkerValues:
         """Returns the variables to be kept, before the other callbacks begin the validation."""
         changes = self._callbacks.change_weights
-        kept = self._before_evaluate or self._capture_variables(weights=changes)
+        kept = self._before_evaluate or self._variables.capture_changed_by_validation(weights=changes)
         self._before_evaluate = None
         self._sample = None if changes else self._variables.sample()
         return kept
@@ -105,12 +102,6 @@ class Validations:
     def ended(self) -> str:
         """A validation has ended; see `shown_by_validation`."""
         return "" if self._feed is None else shown_by_validation(self._feed)
-
-    def _capture_variables(self, *, weights: bool) -> Overrides:
-        return (
-            self._variables.capture_changed_by_validation(weights=weights),
-            self._variables.capture_boxes_changed_by_validation(weights=weights),
-        )
 
     def capture(self, *, inside: bool) -> dict[str, Any]:
         """Returns what a save holds, as JSON data; `inside`: a validation is about to begin, to be started over."""

@@ -14,6 +14,7 @@ from typing import Any
 from keras_preempt.checkpoint.other_workers import LoadedFromOthers, Setup
 from keras_preempt.checkpoint.reader import Loaded, Own
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.process.words import counted, numbered
 from keras_preempt.state import regroup
 from keras_preempt.state.model import ModelState
@@ -72,13 +73,9 @@ def regroup_checkpoint(
     if setup.global_batch is None or setup.global_batch != found.setup.global_batch:
         captured = {name: value for name, value in captured.items() if name != "grain"}  # It counts batches.
     state = {**source.state, "input": {**captured, "position": continuation.place, "way": "replay"}}
+    values = WorkerValues({**found.values.whole, **tensors}, {**others, **local}, found.values.boxes)
     loaded = Loaded(
-        replace(found.manifest, position=continuation.where),
-        {**found.tensors, **tensors},
-        {**others, **local},
-        state,
-        substituted_from=None,
-        boxes=found.boxes,
+        replace(found.manifest, position=continuation.where), values, state, substituted_from=None
     )
     by_replica = any(_variable(key) in rules for own in found.workers for key in own.local)
     summary = _summary(found, setup, continuation, exact=not local and not by_replica)
@@ -96,11 +93,11 @@ def _variables(
     local: dict[str, Array] = {}
     treatment: Counter[str] = Counter()
     for name, rule in rules.items():
-        if name in found.boxes:  # One value, of which this worker has read what it holds.
+        if name in found.values.boxes:  # One value, of which this worker has read what it holds.
             treatment[regroup.KEPT] += 1
             continue
-        whole = name in found.tensors
-        values = [found.tensors[name]] if whole else _of_all_replicas(found.workers, name)
+        whole = found.values.whole.get(name)
+        values = [whole] if whole is not None else _of_all_replicas(found.workers, name)
         if not values:
             continue
         if name in model_state.mirrored:

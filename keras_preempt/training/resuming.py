@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from keras_preempt.agreement.alignment import Position
 from keras_preempt.backend.keras.running_fit import RunningFit
-from keras_preempt.checkpoint.boxes import Box
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
 from keras_preempt.checkpoint.other_workers import LoadedFromOthers, Setup
 from keras_preempt.checkpoint.reader import Loaded
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.report.events import EventLog
 from keras_preempt.state import inputs, randomness, step_logs
 from keras_preempt.state.callbacks import CallbackStates
@@ -26,8 +26,6 @@ from keras_preempt.training.regrouping import Regrouped, regroup_checkpoint
 from keras_preempt.training.save.agreed import Start
 
 logger = logging.getLogger("keras_preempt")
-
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -93,9 +91,7 @@ class Resumed:
         state: This worker's JSON state.
         logs: The logs of the last execution before it.
         arrays: What the callbacks and the random state have of arrays.
-        mirrored: The small ones of the mirrored variables; all if a callback could change them before the first step.
-        local: The same of this worker's own.
-        boxes: What this worker holds of the same of the sharded variables.
+        values: The small ones of the variables; all if a callback could change them before the first step.
         drawing: Whether the checkpoint is from within an epoch of the training data.
     """
 
@@ -103,9 +99,7 @@ class Resumed:
     state: dict[str, Any]
     logs: Any
     arrays: dict[str, Array]
-    mirrored: dict[str, Array]
-    local: dict[str, Array]
-    boxes: dict[str, dict[Box, Array]]
+    values: WorkerValues
     drawing: bool
     _told: bool = field(default=False, init=False)
 
@@ -117,11 +111,7 @@ class Resumed:
             metrics: Whether metrics are among that: not where Keras has just reset them for an epoch.
         """
         left_out = () if metrics else ("metrics/",)
-
-        def kept(values: Mapping[str, Value]) -> dict[str, Value]:
-            return {name: value for name, value in values.items() if not name.startswith(left_out)}
-
-        to.variables.restore(kept(self.mirrored), kept(self.local), kept(self.boxes))
+        to.variables.restore(self.values.select(lambda name, _: not name.startswith(left_out)))
         for difference in to.callbacks.restore(self.state["callbacks"], self.arrays):
             if not self._told:
                 logger.warning("The callbacks differ: %s. It begins without its saved state.", difference)
@@ -209,8 +199,8 @@ def _restore(to: FitState, loaded: Loaded, all_go: Callable[[str], bool]) -> tup
     state = loaded.state
     for later in ("callbacks", "random"):  # Better now, with nothing changed, than at the first epoch.
         state[later].keys()
-    to.callbacks.restore_files(state["callbacks"], loaded.local)
-    to.variables.restore(loaded.tensors, loaded.local, loaded.boxes)
+    to.callbacks.restore_files(state["callbacks"], loaded.values.local)
+    to.variables.restore(loaded.values)
     began = time.time()
     if not to.shuffles.are_like(state.get("shuffle_seeds")):
         logger.warning(
@@ -220,29 +210,27 @@ def _restore(to: FitState, loaded: Loaded, all_go: Callable[[str], bool]) -> tup
         )
     training = batch if phase == "train" else None
     how = inputs.restore(
-        to.fit.feed, state["input"], loaded.local, batch=training, shuffles=to.shuffles, all_go=all_go
+        to.fit.feed, state["input"], loaded.values.local, batch=training, shuffles=to.shuffles, all_go=all_go
     )
     input_seconds = time.time() - began
     to.validations.restore(state)
     if phase == "validation":
         to.fit.feed.skip_next_epoch()
-    logs = step_logs.restore(state["logs"], loaded.local)
-    of_epoch = step_logs.restore(state.get("epoch_logs"), loaded.local)  # Absent before release 0.2.
+    logs = step_logs.restore(state["logs"], loaded.values.local)
+    of_epoch = step_logs.restore(state.get("epoch_logs"), loaded.values.local)  # Absent before release 0.2.
     if phase == "validation" and of_epoch:
         to.fit.logs_of_an_epoch_without_steps(of_epoch, of_step=False)
     elif phase in ("train", "validation") and logs:
         to.fit.logs_of_an_epoch_without_steps(logs, of_step=True)
     to.fit.start_at(max(epoch, to.fit.epochs) if state["stopped"] else epoch)
-    beside = {**loaded.tensors, **loaded.local}
+    beside = {**loaded.values.whole, **loaded.values.local}
     everything = to.callbacks.set_weights_at_begin
     resumed = Resumed(
         Position(epoch, phase, batch, where["step"]),
         dict(state),
         logs,
         {name: value for name, value in beside.items() if name.startswith(("callbacks/", "random/"))},
-        to.variables.small(loaded.tensors, everything=everything),
-        to.variables.small(loaded.local, everything=everything),
-        to.variables.small_boxes(loaded.boxes, everything=everything),
+        to.variables.small(loaded.values, everything=everything),
         drawing=inputs.is_drawing(state["input"], batch=training),
     )
     return resumed, how, input_seconds
@@ -260,7 +248,7 @@ def _regroup(to: FitState, found: LoadedFromOthers) -> Regrouped:
     )
     loaded = regrouped.loaded
     known = {**to.variables.mirrored, **to.variables.local, **to.variables.sharded}
-    _, later = find_waiting(loaded.tensors, loaded.local, known)
+    _, later = find_waiting(loaded.values.whole, loaded.values.local, known)
     if later:
         raise not_regrouped(later)
     return regrouped

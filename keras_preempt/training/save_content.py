@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from keras_preempt.checkpoint.attempt import Attempt
-from keras_preempt.checkpoint.boxes import Box
-from keras_preempt.checkpoint.partition import Slice
-from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.worker_values import WorkerValues
+from keras_preempt.checkpoint.writer import WorkerShare
 
 
 @dataclass(frozen=True)
@@ -35,21 +34,15 @@ class Saved:
 
 @dataclass(frozen=True)
 class Content:
-    """What a save holds beside the variables.
+    """What a save holds beside the present values of the variables.
 
     Attributes:
         state: This worker's JSON state.
-        arrays: Arrays beside it.
-        mirrored: Arrays that every worker holds alike; the writers share them like the mirrored variables.
-        overrides: Values of variables to write instead of the present ones.
-        boxes: The same of pieces of sharded variables that this worker holds.
+        values: Arrays beside it; a value under the name of a variable is saved in place of the present one.
     """
 
     state: Mapping[str, Any]
-    arrays: Mapping[str, Array]
-    mirrored: Mapping[str, Array]
-    overrides: Mapping[str, Array]
-    boxes: Mapping[Box, Array] = field(default_factory=dict)
+    values: WorkerValues = field(default_factory=WorkerValues)
 
 
 @dataclass(frozen=True)
@@ -58,23 +51,17 @@ class Prepared:
 
     Attributes:
         attempt: The checkpoint.
-        mirrored: This worker's share of the mirrored tensors.
-        local: Its own tensors.
-        state: Its own JSON state.
+        share: What this worker writes.
         began_at: When training stopped for this save, in seconds since 1970; None if it did not.
         ready_at: When everything was on the host.
         background: Whether training went on then.
-        sharded: The pieces of sharded tensors that this worker writes.
     """
 
     attempt: Attempt
-    mirrored: list[tuple[Slice, Array]]
-    local: dict[str, Array]
-    state: Mapping[str, Any]
+    share: WorkerShare
     began_at: float | None = None
     ready_at: float | None = None
     background: bool = False
-    sharded: Sequence[tuple[Box, Array]] = ()
 
     @property
     def times(self) -> dict[str, object]:

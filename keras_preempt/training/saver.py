@@ -11,7 +11,6 @@ from keras_preempt.agreement.alignment import Kind, Plan, Position
 from keras_preempt.agreement.coordinator import LocalCoordinator
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.attempt import Attempt
-from keras_preempt.checkpoint.boxes import size_of
 from keras_preempt.checkpoint.commit import check_fence, commit, wait_for_commit
 from keras_preempt.checkpoint.errors import (
     CheckpointError,
@@ -21,10 +20,10 @@ from keras_preempt.checkpoint.errors import (
     WriteUncertain,
 )
 from keras_preempt.checkpoint.layout import attempt_name, part_file
-from keras_preempt.checkpoint.partition import Slice, TensorSpec, partition
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
-from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.checkpoint.writer import discard, write_part
+from keras_preempt.checkpoint.values import Value, size_of
+from keras_preempt.checkpoint.worker_values import WorkerValues
+from keras_preempt.checkpoint.writer import WorkerShare, discard, write_part
 from keras_preempt.report.events import EventLog
 from keras_preempt.report.progress import transfer
 from keras_preempt.state.model import ModelState
@@ -135,32 +134,18 @@ class Saver:
             finished=position.phase == "end",
             reason=f"called by {plan.kind.value}",
             versions=backend().versions(),
-            specs=self._specs(content),
-            sharded=self._model.sharded_specs(),
+            values=self._values(content.values),
             lost=frozenset(gone),
         )
-        prepared = self._fetch(attempt, plan, content, copy=copy, began_at=began_at)
-        self._count += 1
-        return prepared
-
-    def _fetch(
-        self, attempt: Attempt, plan: Plan, content: Content, *, copy: bool, began_at: float
-    ) -> Prepared:
-        mirrored: list[tuple[Slice, Array]] = []
-        if self.member in plan.writers:
-            share = partition(attempt.specs or (), len(plan.writers))[plan.writers.index(self.member)]
-            known = {**content.mirrored, **content.overrides}
-            # Only this worker's share is fetched from the device. It has at most one piece of each tensor.
-            wanted = {piece.tensor: (piece.start, piece.stop) for piece in share if piece.tensor not in known}
-            values = {**known, **self._model.capture_mirrored(wanted, copy=copy, runs=wanted)}
-            mirrored = [(piece, values[piece.tensor]) for piece in share]
+        # Only this worker's share is fetched from the device.
         boxes = attempt.boxes.get(self.member, ())
-        present = self._model.capture_boxes([box for box in boxes if box not in content.boxes], copy=copy)
-        sharded = [(box, content.boxes[box] if box in content.boxes else present[box]) for box in boxes]
-        local = self._model.capture_local(copy=copy)
-        local.update({name: value for name, value in content.overrides.items() if name in local})
-        local.update(content.arrays)
-        return Prepared(attempt, mirrored, local, content.state, began_at, time.time(), copy, sharded)
+        given = {box: value for box in boxes if (value := content.values.get(box)) is not None}
+        fetched = self._model.read([box for box in boxes if box not in given], copy=copy)
+        local = {**self._model.capture_local(copy=copy), **content.values.local}
+        arrays = {**fetched, **given}
+        share = WorkerShare([(box, arrays[box]) for box in boxes], local, content.state, attempt.position)
+        self._count += 1
+        return Prepared(attempt, share, began_at, time.time(), copy)
 
     def skip(self) -> None:
         """Leaves out the name of one save, which the other workers may be making without this one."""
@@ -214,18 +199,8 @@ class Saver:
                 if tries and not listed:
                     discard(self._store, directory, self.member)
                 if not listed:
-                    write_part(
-                        self._store,
-                        directory,
-                        self.member,
-                        save.mirrored,
-                        save.local,
-                        save.state,
-                        attempt.position,
-                        before_file=check,
-                        shown=shown or (silent if save.background else transfer),
-                        sharded=save.sharded,
-                    )
+                    bar = shown or (silent if save.background else transfer)
+                    write_part(self._store, directory, self.member, save.share, before_file=check, shown=bar)
                 written = time.monotonic()
                 emit("save", seconds=written - began, **save.times)
                 on_written(written - began)
@@ -268,13 +243,12 @@ class Saver:
         except (CheckpointError, OSError) as error:
             logger.info("What was written of %s stays until the next start: %s", directory, error)
 
-    def _specs(self, content: Content) -> list[TensorSpec]:
-        """All mirrored tensors, in the same order on every worker."""
-        variables = self._model.mirrored_signature()
-        specs = [TensorSpec(v["name"], v["dtype"], tuple(v["shape"])) for v in variables]
-        return specs + [
-            TensorSpec(name, value.dtype.name, value.shape) for name, value in content.mirrored.items()
-        ]
+    def _values(self, beside: WorkerValues) -> list[Value]:
+        """Returns what the writers store together, in the same order on every worker."""
+        values = self._model.values()
+        known = {value.name for value in values}
+        more = {name: array for name, array in beside.whole.items() if name not in known}
+        return values + [Value(name, array.dtype.name, array.shape) for name, array in more.items()]
 
     def _made_by_others(self, attempt: Attempt, tries: int) -> tuple[int, ...] | None:
         """Which parts a save lacks that others have committed already, taking this worker for gone; else None."""
@@ -286,9 +260,7 @@ class Saver:
         self, attempt: Attempt, check: Callable[[], None], wait: Wait
     ) -> tuple[tuple[int, ...], bool]:
         """Returns which parts the checkpoint lacks, and whether this worker has committed it."""
-        share = sum(spec.nbytes for spec in attempt.specs or ()) / len(attempt.writers)
-        pieces = max(map(size_of, attempt.boxes.values()), default=0)
-        patience = COMMIT_PATIENCE + (share + pieces) / SLOWEST_WRITE
+        patience = COMMIT_PATIENCE + max(map(size_of, attempt.boxes.values())) / SLOWEST_WRITE
         everyone = frozenset(range(self._members))
 
         def pause(seconds: float) -> None:

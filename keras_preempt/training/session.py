@@ -20,6 +20,7 @@ from keras_preempt.backend.keras.running_fit import RunningFit
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.other_workers import SETUP, Setup
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.report.events import EventLog
 from keras_preempt.state import inputs, py_dataset, randomness, step_logs
 from keras_preempt.state.callbacks import CallbackStates
@@ -39,7 +40,6 @@ from keras_preempt.training.save.promise import (
     promise,
     tell,
 )
-from keras_preempt.training.save.space import bytes_of
 from keras_preempt.training.save.step_count import StepCount
 from keras_preempt.training.save_content import Content
 from keras_preempt.training.snapshots import SnapshotTaker
@@ -176,8 +176,8 @@ class Session:
     @property
     def size(self) -> int:
         """Bytes of all variables that this worker may have to write."""
-        model = self._model_state
-        return bytes_of([*model.mirrored_signature(), *model.local_signature()]) + model.sharded_sizes()[1]
+        sizes = self._model_state.sizes()
+        return sizes.mirrored + sizes.local + sizes.held
 
     @property
     def steps_run(self) -> int:
@@ -207,8 +207,13 @@ class Session:
         self._check_handed_over()
         self._complete()
         captured = self._capture_small(inside_validation=True)
-        overrides, boxes = self._validations.before()
-        self._before_validation = replace(captured, overrides=overrides, boxes=boxes)
+        variables = self._validations.before()
+        values = WorkerValues(
+            {**variables.whole, **captured.values.whole},
+            {**variables.local, **captured.values.local},
+            variables.boxes,
+        )
+        self._before_validation = Content(captured.state, values)
 
     def validation_began(self) -> None:
         """The other callbacks have begun the validation: weights that one has changed would be saved as the weights."""
@@ -254,25 +259,19 @@ class Session:
         captured = self._before_validation if position.phase == "validation" else None
         if captured is None:
             captured = self._capture_small(inside_validation=False)
-        arrays = dict(captured.arrays)
+        arrays = dict(captured.values.local)
         state = {
             **captured.state,
             "input": inputs.capture(feed, place, arrays, inside=position.phase == "train"),
             SETUP: self._state.setup.to_json(),
             "stopped": bool(position.phase == "end" and self._model.stop_training),
         }
-        return Content(state, arrays, captured.mirrored, captured.overrides, captured.boxes)
+        return Content(state, replace(captured.values, local=arrays))
 
     def capture_variables(self) -> Mapping[str, Array]:
         """Returns the values of all variables, by name; of sharded ones the pieces that this worker holds."""
         self._complete()
-        model = self._model_state
-        boxes = model.capture_boxes(box for held in model.wanted().values() for box in held)
-        return {
-            **model.capture_mirrored(),
-            **model.capture_local(),
-            **{box.key: value for box, value in boxes.items()},
-        }
+        return self._model_state.capture().flat()
 
     def _complete(self) -> None:
         if not self._model_state.complete:
@@ -297,7 +296,7 @@ class Session:
         # Copies of mirrored weights are as alike on all workers as the weights: the writers share them too.
         shared = self.callbacks.copies_of_weights(self._model_state.mirrored_weights())
         mirrored = {name: arrays.pop(name) for name in shared.intersection(arrays)}
-        return Content(state, arrays, dict(sorted(mirrored.items())), overrides={})
+        return Content(state, WorkerValues(dict(sorted(mirrored.items())), arrays))
 
     # -- Resuming -----------------------------------------------------------------------------------
 

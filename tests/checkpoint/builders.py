@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,18 @@ import pytest
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.attempt import Attempt
 from keras_preempt.checkpoint.commit import commit
+from keras_preempt.checkpoint.division import divide
 from keras_preempt.checkpoint.errors import AlreadyExists
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name, incarnation_file
 from keras_preempt.checkpoint.manifest import Manifest
-from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.reader import CheckpointInfo, committed
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.tidying import Tidying
-from keras_preempt.checkpoint.writer import write_part
+from keras_preempt.checkpoint.values import Box, Value
+from keras_preempt.checkpoint.writer import WorkerShare, write_part
 
 
 def model(step: int) -> dict[str, Array]:
@@ -54,6 +55,20 @@ def at(step: int, phase: str = "train", epoch: int = 0) -> dict[str, Any]:
     return {"epoch": epoch, "phase": phase, "batch": step, "step": step}
 
 
+def values_of(tensors: Mapping[str, Array]) -> list[Value]:
+    return [Value(name, array.dtype.name, array.shape) for name, array in tensors.items()]
+
+
+def shares_of(
+    tensors: Mapping[str, Array], writers: Sequence[int] = (0,)
+) -> dict[int, list[tuple[Box, Array]]]:
+    """What each writer writes of tensors that all of them hold."""
+    divided = divide(values_of(tensors), writers)
+    return {
+        member: [(box, box.of(tensors[box.tensor])) for box in boxes] for member, boxes in divided.items()
+    }
+
+
 def write_parts(
     store: Store,
     directory: str,
@@ -63,13 +78,10 @@ def write_parts(
     writers: tuple[int, ...] = (0, 1),
     position: dict[str, Any] | None = None,
 ) -> None:
-    tensors = model(step)
-    specs = [TensorSpec(name, array.dtype.name, array.shape) for name, array in tensors.items()]
-    shares = dict(zip(writers, partition(specs, len(writers)), strict=True))
+    shares = shares_of(model(step), writers)
     for member in members:
-        mirrored = [(slice_, tensors[slice_.tensor]) for slice_ in shares.get(member, [])]
-        own = local(step, member), state(step, member)
-        write_part(store, directory, member, mirrored, *own, position or at(step))
+        own = local(step, member), state(step, member), position or at(step)
+        write_part(store, directory, member, WorkerShare(shares.get(member, []), *own))
 
 
 def commit_parts(store: Store, directory: str, step: int, **changed: Any) -> Manifest:
@@ -80,6 +92,7 @@ def commit_parts(store: Store, directory: str, step: int, **changed: Any) -> Man
         "name": directory.split("/")[1],
         "position": at(step),
         "kind": "preemption",
+        "values": values_of(model(step)),
         "members": 2,
         "writers": (0, 1),
         "reason": "SIGTERM",

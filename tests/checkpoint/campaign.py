@@ -17,9 +17,9 @@ from keras_preempt.checkpoint import commit as committing
 from keras_preempt.checkpoint import incarnations, reader, tidying, writer
 from keras_preempt.checkpoint.errors import CheckpointError, Fenced
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
-from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.reader import CheckpointInfo
 from keras_preempt.checkpoint.retention import Retention
+from tests.checkpoint.builders import shares_of, values_of
 from tests.checkpoint.campaign_bucket import Bucket
 from tests.checkpoint.campaign_checker import Checker
 from tests.checkpoint.campaign_faults import SteppedStore
@@ -172,8 +172,8 @@ class _Simulation:
                 told.append(f"{info.directory}: {error}")
                 continue
             wanted = tensors_of(info.attempt)
-            if loaded.tensors.keys() != wanted.keys() or any(
-                loaded.tensors[name].tobytes() != array.tobytes() for name, array in wanted.items()
+            if loaded.values.whole.keys() != wanted.keys() or any(
+                loaded.values.whole[name].tobytes() != array.tobytes() for name, array in wanted.items()
             ):
                 self._fail(f"restore: {info.directory} was read as something else")
             return info, told
@@ -204,11 +204,10 @@ class _Simulation:
         before = sum(self.happened.values())
         directory = attempt_directory(step, attempt)
         tensors = tensors_of(attempt)
-        specs = [TensorSpec(name, array.dtype.name, array.shape) for name, array in tensors.items()]
-        share = [(piece, tensors[piece.tensor]) for piece in partition(specs, job.members)[member]]
+        share = shares_of(tensors, range(job.members))[member]
         position = {"epoch": 0, "phase": "train", "batch": step, "step": step}
         local, state = local_of(attempt, member), state_of(attempt, member)
-        writer.write_part(store, directory, member, share, local, state, position)
+        writer.write_part(store, directory, member, writer.WorkerShare(share, local, state, position))
         times: dict[str, Any] = {
             "clock": lambda: self.scheduler.now,
             "wait": lambda seconds: self.scheduler.wait(worker, seconds),
@@ -225,7 +224,7 @@ class _Simulation:
                 kind="periodic",
                 members=job.members,
                 writers=tuple(range(job.members)),
-                specs=specs,
+                values=values_of(tensors),
             )
             limits = {"timeout": 1.0, "optional_timeout": 0.0}
             manifest = committing.commit(store, plan, **limits, now=times["clock"], **times)

@@ -35,7 +35,10 @@ def identical(one: Loaded, other: Loaded) -> bool:
     return (one.manifest, one.state) == (other.manifest, other.state) and all(
         {n: (a.dtype, a.shape, a.tobytes()) for n, a in mine.items()}
         == {n: (a.dtype, a.shape, a.tobytes()) for n, a in theirs.items()}
-        for mine, theirs in ((one.tensors, other.tensors), (one.local, other.local))
+        for mine, theirs in (
+            (one.values.whole, other.values.whole),
+            (one.values.local, other.values.local),
+        )
     )
 
 

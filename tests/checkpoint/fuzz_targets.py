@@ -12,7 +12,7 @@ from unittest import mock
 
 import google_crc32c
 
-from keras_preempt.checkpoint import documents, partition
+from keras_preempt.checkpoint import division, documents
 from keras_preempt.checkpoint.layout import MANIFEST, part_file
 from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, committed, load
 from keras_preempt.checkpoint.storage.local import LocalStore
@@ -56,7 +56,7 @@ def make(root: Path) -> Targets:
     outside = root / "outside"
     outside.write_bytes(b"nobody may touch this")
     with contextlib.ExitStack() as small:
-        small.enter_context(mock.patch.object(partition, "SMALLEST_CUT", 64))
+        small.enter_context(mock.patch.object(division, "SMALLEST_CUT", 64))
         small.enter_context(mock.patch.object(store, "file_size", return_value=150))
         for step in (OLD, NEW):
             save(store, attempt_of(step, sharded(step, CUTS, MEMBERS), MEMBERS))

@@ -13,15 +13,15 @@ import numpy as np
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.attempt import Attempt
-from keras_preempt.checkpoint.boxes import Box, Piece, ShardedSpec
 from keras_preempt.checkpoint.commit import commit
 from keras_preempt.checkpoint.layout import attempt_name
 from keras_preempt.checkpoint.manifest import Manifest
-from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Moved, Store, uncounted
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.checkpoint.writer import write_part
+from keras_preempt.checkpoint.values import Box, Piece, Value
+from keras_preempt.checkpoint.writer import WorkerShare, write_part
+from tests.checkpoint.builders import values_of
 
 Cuts = Mapping[str, tuple[int, ...]]
 """Into how many pieces each dimension of a tensor is cut, by its name; a tensor that is not named is mirrored."""
@@ -65,7 +65,7 @@ def tensors(step: int) -> dict[str, Array]:
     }
 
 
-def sharded(step: int, cuts: Cuts, members: int, copies: int = 1) -> list[ShardedSpec]:
+def sharded(step: int, cuts: Cuts, members: int, copies: int = 1) -> list[Value]:
     """Describes the tensors of `cuts`; the pieces go round the workers, and `copies` neighbours hold each."""
     specs = []
     for name, array in tensors(step).items():
@@ -82,15 +82,15 @@ def sharded(step: int, cuts: Cuts, members: int, copies: int = 1) -> list[Sharde
             )
             for number, run in enumerate(runs)
         )
-        specs.append(ShardedSpec(name, array.dtype.name, array.shape, pieces))
+        specs.append(Value(name, array.dtype.name, array.shape, pieces))
     return specs
 
 
-def attempt_of(step: int, specs: Sequence[ShardedSpec], members: int, **changed: Any) -> Attempt:
+def attempt_of(step: int, specs: Sequence[Value], members: int, **changed: Any) -> Attempt:
     divided = {spec.name for spec in specs}
-    mirrored = [TensorSpec(n, a.dtype.name, a.shape) for n, a in tensors(step).items() if n not in divided]
+    mirrored = values_of({name: array for name, array in tensors(step).items() if name not in divided})
     position = {"epoch": 0, "phase": "train", "batch": step, "step": step}
-    told = {"writers": tuple(range(members)), "specs": mirrored, "sharded": specs, **changed}
+    told = {"writers": tuple(range(members)), "values": [*mirrored, *specs], **changed}
     return Attempt(
         step=step,
         name=attempt_name(1, step),
@@ -104,19 +104,15 @@ def attempt_of(step: int, specs: Sequence[ShardedSpec], members: int, **changed:
 def write(store: Store, attempt: Attempt, absent: Collection[int] = ()) -> None:
     """Writes the part of each worker, but for those who are gone."""
     held = tensors(attempt.step)
-    shares = dict(zip(attempt.writers, partition(attempt.specs or (), len(attempt.writers)), strict=True))
     for member in range(attempt.members):
         if member not in absent:
-            write_part(
-                store,
-                attempt.directory,
-                member,
-                [(slice_, held[slice_.tensor]) for slice_ in shares.get(member, ())],
+            share = WorkerShare(
+                [(box, box.of(held[box.tensor])) for box in attempt.boxes.get(member, ())],
                 {"own@0": np.full(2, attempt.step + member / 8, np.float32)},
                 {"member": member, "best": float("inf"), "nested": [[1, {"$float": 2}], "é"]},
                 attempt.position,
-                sharded=[(box, held[box.tensor][box.index]) for box in attempt.boxes.get(member, ())],
             )
+            write_part(store, attempt.directory, member, share)
 
 
 def save(store: Store, attempt: Attempt, absent: Collection[int] = (), **options: Any) -> Manifest:
@@ -127,8 +123,9 @@ def save(store: Store, attempt: Attempt, absent: Collection[int] = (), **options
     return commit(store, attempt, **{"timeout": 5.0, "optional_timeout": 0.0, **options})
 
 
-def held_by(member: int, specs: Sequence[ShardedSpec]) -> dict[str, list[Box]]:
+def held_by(member: int, specs: Sequence[Value]) -> dict[str, list[Box]]:
     """What a worker needs of a checkpoint."""
     return {
-        spec.name: [spec.box(piece) for piece in spec.pieces if member in piece.holders] for spec in specs
+        spec.name: [spec.box(p.start, p.stop) for p in spec.pieces or () if member in p.holders]
+        for spec in specs
     }

@@ -21,12 +21,12 @@ from keras_preempt.checkpoint.errors import (
 )
 from keras_preempt.checkpoint.layout import MANIFEST
 from keras_preempt.checkpoint.manifest import Manifest
-from keras_preempt.checkpoint.partition import Slice, TensorSpec
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import FileInfo
-from keras_preempt.checkpoint.writer import write_part
-from tests.checkpoint.builders import at, commit_parts, local, model, snapshot, state, write_parts
+from keras_preempt.checkpoint.values import Value
+from keras_preempt.checkpoint.writer import WorkerShare, write_part
+from tests.checkpoint.builders import at, commit_parts, local, model, snapshot, state, values_of, write_parts
 
 DIRECTORY = "step-00000003/00001-0001"
 Commit = Callable[..., Manifest]
@@ -207,9 +207,9 @@ def test_a_changed_part_list_prevents_the_commit(store: LocalStore, refused: Ref
 def test_shares_that_do_not_fit_together_are_never_committed(store: LocalStore, refused: Refused) -> None:
     tensor = np.arange(10.0)
     for member, (start, stop) in enumerate([(0, 6), (5, 10)]):
-        share = [(Slice("kernel", "float64", (10,), start, stop), tensor)]
-        write_part(store, DIRECTORY, member, share, local(3, member), state(3, member), at(3))
-    refused(CommitFailed, "'kernel' has an overlap between elements 5 and 6")
+        share = [(Value("kernel", "float64", (10,)).run(start, stop), tensor[start:stop])]
+        write_part(store, DIRECTORY, member, WorkerShare(share, local(3, member), state(3, member), at(3)))
+    refused(CommitFailed, r"'kernel' has an overlap at element \[5\]")
 
 
 def test_tensors_that_no_writer_wrote_or_the_model_does_not_have_and_missing_ones_prevent_the_commit(
@@ -217,10 +217,10 @@ def test_tensors_that_no_writer_wrote_or_the_model_does_not_have_and_missing_one
 ) -> None:
     write_parts(store, DIRECTORY, 3)
     refused(CommitFailed, r"writers 0 .*some from worker 1", writers=(0,))
-    specs = [TensorSpec(name, array.dtype.name, array.shape) for name, array in model(3).items()]
-    refused(CommitFailed, "'forgotten' is missing", specs=[*specs, TensorSpec("forgotten", "int8", ())])
-    refused(CommitFailed, "'seed' is not a tensor", specs=[each for each in specs if each.name != "seed"])
-    commit(specs=specs)
+    values = values_of(model(3))
+    refused(CommitFailed, "'forgotten' is missing", values=[*values, Value("forgotten", "int8", ())])
+    refused(CommitFailed, "'seed' is not a tensor", values=[each for each in values if each.name != "seed"])
+    commit(values=values)
 
 
 @pytest.mark.parametrize(

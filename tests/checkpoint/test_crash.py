@@ -37,7 +37,7 @@ def in_a_child(work: Callable[[], object]) -> int | None:
 def good(store: LocalStore, step: int) -> bool:
     info = next(info for info in committed(store) if info.step == step)
     verify(store, info)
-    return load(store, info, 1, 2).tensors["seed"].tobytes() == model(step)["seed"].tobytes()
+    return load(store, info, 1, 2).values.whole["seed"].tobytes() == model(step)["seed"].tobytes()
 
 
 @pytest.mark.parametrize(("name", "hit"), [cut for cut in CUTS if cut[1] == 1 or cut[0] not in ONCE])

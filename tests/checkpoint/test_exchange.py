@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keras_preempt.checkpoint import exchange, reader
-from keras_preempt.checkpoint.boxes import ShardedSpec
 from keras_preempt.checkpoint.checked_file import CheckedFile
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotEnoughMemory
 from keras_preempt.checkpoint.exchange import LARGEST_ROUND, ROUNDING, SMALLEST_PIECE, Exchange, piece_length
 from keras_preempt.checkpoint.reader import Loaded, Reading, committed
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.tensors import Array, new_places, read_to_places, write_tensors
+from keras_preempt.checkpoint.values import Value
 from tests.checkpoint.builders import local, model, new_store, save
 from tests.checkpoint.round_table import Damage, RoundTable, together
 from tests.checkpoint.sharded_builders import Counting, held_by
@@ -43,7 +43,7 @@ def restore(
     table: RoundTable,
     members: int,
     damage: dict[int, Damage] | None = None,
-    specs: list[ShardedSpec] | None = None,
+    specs: list[Value] | None = None,
 ) -> list[Any]:
     """Lets workers restore the newest checkpoint together; returns what each has got, or its error."""
     info = committed(store)[0]
@@ -66,12 +66,15 @@ def test_every_worker_gets_all_tensors_and_every_file_is_opened_once(store: Coun
     table = RoundTable(members)
     for member, loaded in enumerate(restore(store, table, members)):
         assert isinstance(loaded, Loaded), loaded
-        assert loaded.tensors.keys() == model(8).keys()
+        assert loaded.values.whole.keys() == model(8).keys()
         for name, array in model(8).items():
-            assert loaded.tensors[name].tobytes() == array.tobytes(), name
-            assert (loaded.tensors[name].dtype, loaded.tensors[name].shape) == (array.dtype, array.shape)
+            assert loaded.values.whole[name].tobytes() == array.tobytes(), name
+            assert (loaded.values.whole[name].dtype, loaded.values.whole[name].shape) == (
+                array.dtype,
+                array.shape,
+            )
         own = member if member < 2 else 0  # Two have saved it.
-        assert loaded.local["moving_mean"].tobytes() == local(8, own)["moving_mean"].tobytes()
+        assert loaded.values.local["moving_mean"].tobytes() == local(8, own)["moving_mean"].tobytes()
     mirrored = {name: count for name, count in store.opened.items() if ".mirrored" in name}
     assert mirrored == {"w00000.mirrored.safetensors": 1, "w00001.mirrored.safetensors": 1}
     assert len({tuple(lengths) for lengths in table.lengths}) == 1, "all take part in the same rounds"

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.documents import FORMAT, decode_document, encode_document
+from keras_preempt.checkpoint.dtypes import dtype_of
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, UnsupportedFormat, one_line
-from keras_preempt.checkpoint.partition import dtype_of, elements
 from keras_preempt.checkpoint.tensors import parse_header
+from keras_preempt.checkpoint.values import elements
 from keras_preempt.process import json_fields
 from tests.checkpoint.fuzz_campaign import check_refusal
 from tests.checkpoint.fuzz_mutations import NUMBERS, TEXTS

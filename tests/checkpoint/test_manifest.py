@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_preempt.checkpoint.boxes import Box
+from keras_preempt.checkpoint.division import divide
 from keras_preempt.checkpoint.documents import FORMAT, SHARDED_FORMAT, decode_document
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
 from keras_preempt.checkpoint.layout import (
@@ -21,8 +21,8 @@ from keras_preempt.checkpoint.layout import (
     part_file,
     sharded_file,
 )
-from keras_preempt.checkpoint.manifest import FileEntry, Manifest, Part, PartRef, PlacedBox, PlacedSlice
-from keras_preempt.checkpoint.partition import Slice, TensorSpec, partition
+from keras_preempt.checkpoint.manifest import FileEntry, Manifest, Part, PartRef, Placed
+from keras_preempt.checkpoint.values import Box, Value
 
 sums = st.integers(0, 2**32 - 1)
 json_objects = st.dictionaries(st.text(), st.integers() | st.text() | st.floats(allow_nan=False), max_size=3)
@@ -59,18 +59,17 @@ def manifests(draw: st.DrawFn) -> Manifest:
 def parts(draw: st.DrawFn) -> Part:
     member = draw(st.integers(0, 9999))
     shapes = draw(st.lists(st.lists(st.integers(0, 500), max_size=2).map(tuple), max_size=5))
-    specs = [TensorSpec(f"t{number}", "float32", shape) for number, shape in enumerate(shapes)]
-    share = partition(specs, 2)[0]
+    share = divide([Value(f"t{number}", "float32", shape) for number, shape in enumerate(shapes)], (0, 1))[0]
     files = [mirrored_file(member, index) for index in range(2)]
-    placed = tuple(PlacedSlice(draw(st.sampled_from(files)), slice_) for slice_ in share)
+    placed = tuple(Placed(draw(st.sampled_from(files)), run) for run in share)
     own = local_file(member) if draw(st.booleans()) else None
     boxes = tuple(
-        PlacedBox(sharded_file(member, None), Box(f"s{number}", "float32", shape, (0,) * len(shape), shape))
+        Placed(sharded_file(member, None), Box(f"s{number}", "float32", shape, (0,) * len(shape), shape))
         for number, shape in enumerate(draw(st.lists(st.sampled_from([(), (3,), (2, 4)]), max_size=2)))
     )
     names = [*files, *([own] if own else []), *([sharded_file(member, None)] if boxes else [])]
     entries = tuple(FileEntry(name, draw(st.integers(2**40, 2**50)), draw(sums)) for name in names)
-    return Part(member, entries, placed, own, draw(json_objects), draw(json_objects), boxes)
+    return Part(member, entries, placed + boxes, own, draw(json_objects), draw(json_objects))
 
 
 @given(manifests() | parts())
@@ -100,7 +99,7 @@ MIRRORED, LOCAL = "w00001.mirrored.safetensors", "w00001.local.safetensors"
 A_PART = Part(
     member=1,
     files=(FileEntry(MIRRORED, 100, 1), FileEntry(LOCAL, 9, 1)),
-    mirrored=(PlacedSlice(MIRRORED, Slice("a", "float32", (9,), 2, 9)),),
+    boxes=(Placed(MIRRORED, Value("a", "float32", (9,)).run(2, 9)),),
     local=LOCAL,
     state={},
     position={},

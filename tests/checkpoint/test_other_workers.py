@@ -40,7 +40,7 @@ def test_another_setup_reads_every_part_and_the_same_its_own_part_only_and_no_fi
         loaded = load_for(store, saved, member, setup)
         assert set(store.opened.values()) == {1}
         assert {"w00000.part.json", "w00001.part.json"} <= store.opened.keys()
-        np.testing.assert_array_equal(loaded.tensors["dense/kernel"], builders.model(5)["dense/kernel"])
+        np.testing.assert_array_equal(loaded.values.whole["dense/kernel"], builders.model(5)["dense/kernel"])
         assert isinstance(loaded, LoadedFromOthers) == (setup != OLD)
         if not isinstance(loaded, LoadedFromOthers):
             assert loaded.state["member"] == member

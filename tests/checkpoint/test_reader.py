@@ -12,11 +12,10 @@ import pytest
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, UnsupportedFormat
 from keras_preempt.checkpoint.layout import MANIFEST
-from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.reader import CheckpointInfo, Reading, committed, load, verify
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.checkpoint.writer import write_part
+from keras_preempt.checkpoint.writer import WorkerShare, write_part
 from tests.checkpoint.builders import (
     at,
     commit_parts,
@@ -24,7 +23,9 @@ from tests.checkpoint.builders import (
     local,
     model,
     save,
+    shares_of,
     state,
+    values_of,
     write_parts,
 )
 
@@ -45,12 +46,12 @@ def test_every_worker_gets_all_mirrored_tensors_and_its_own_local_ones(store: Lo
     verify(store, info)
     for member in (0, 1):
         loaded = load(store, info, member, 2)
-        assert equal(loaded.tensors, model(3))
-        assert equal(loaded.local, local(3, member))
+        assert equal(loaded.values.whole, model(3))
+        assert equal(loaded.values.local, local(3, member))
         assert loaded.state == state(3, member)
         assert loaded.manifest == info.manifest
         assert loaded.substituted_from is None
-        assert all(array.flags.writeable for array in loaded.tensors.values())
+        assert all(array.flags.writeable for array in loaded.values.whole.values())
     assert states(store, info) == {0: state(3, 0), 1: state(3, 1)}
 
 
@@ -58,11 +59,9 @@ def save_large(store: LocalStore, size: int) -> CheckpointInfo:
     """Saves one cut tensor of `size` bytes and a small one, as one worker."""
     incarnations.claim(store, {})
     arrays = {"table": np.arange(size // 4, dtype=np.uint32), "bias": np.ones(3, np.float32)}
-    specs = [TensorSpec(name, array.dtype.name, array.shape) for name, array in arrays.items()]
-    mirrored = [(piece, arrays[piece.tensor]) for piece in partition(specs, 1)[0]]
     directory = "step-00000003/00001-0001"
-    write_part(store, directory, 0, mirrored, {"mean": np.ones(2)}, {}, at(3))
-    commit_parts(store, directory, 3, members=1, writers=(0,))
+    write_part(store, directory, 0, WorkerShare(shares_of(arrays)[0], {"mean": np.ones(2)}, {}, at(3)))
+    commit_parts(store, directory, 3, members=1, writers=(0,), values=values_of(arrays))
     return committed(store)[0]
 
 
@@ -77,8 +76,8 @@ def test_several_files_are_read_at_once(store: LocalStore, monkeypatch: pytest.M
 
     monkeypatch.setattr(store, "open", open_together)
     loaded = load(store, info, 0, 1)
-    assert np.array_equal(loaded.tensors["table"], np.arange(8 << 20))
-    assert loaded.local["mean"].tolist() == [1, 1]
+    assert np.array_equal(loaded.values.whole["table"], np.arange(8 << 20))
+    assert loaded.values.local["mean"].tolist() == [1, 1]
     verify(store, info)
 
 
@@ -104,9 +103,9 @@ def test_a_worker_without_a_part_gets_that_of_the_lowest_one_and_is_told(store: 
     (info,) = committed(store)
     loaded = load(store, info, 0, 2)
     assert loaded.substituted_from == 1
-    assert equal(loaded.local, local(3, 1))
+    assert equal(loaded.values.local, local(3, 1))
     assert loaded.state == state(3, 1)
-    assert equal(loaded.tensors, model(3))
+    assert equal(loaded.values.whole, model(3))
     assert load(store, info, 1, 2).substituted_from is None
     assert load(store, info, 2, 3).substituted_from == 1  # It did not exist then.
     assert states(store, info) == {1: state(3, 1)}

@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
+from keras_preempt.checkpoint.dtypes import NAMES, dtype_of
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
 from keras_preempt.checkpoint.manifest import FileEntry
-from keras_preempt.checkpoint.partition import NAMES, dtype_of, elements
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.tensors import Array, read_tensors, verify_file, write_tensors
+from keras_preempt.checkpoint.values import elements
 from tests.checkpoint.builders import little_memory_taken, snapshot
 
 PLAIN_NUMPY = [name for name in NAMES if not name.startswith(("bfloat", "float8"))]

@@ -12,13 +12,12 @@ import numpy as np
 
 from keras_preempt.checkpoint import documents, incarnations
 from keras_preempt.checkpoint.layout import RUN, attempt_directory, attempt_name
-from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.checkpoint.writer import write_part
+from keras_preempt.checkpoint.writer import WorkerShare, write_part
 from keras_preempt.cli.main import main
-from tests.checkpoint.builders import commit_parts
+from tests.checkpoint.builders import commit_parts, shares_of, values_of
 
 #: The fixture `run`.
 Run = Callable[..., tuple[str, str]]
@@ -78,8 +77,7 @@ def save(
         "model/net/dense/kernel": kernel(step),
         "optimizer/adam/iteration": np.asarray(step, np.int64),
     }
-    specs = [TensorSpec(name, array.dtype.name, array.shape) for name, array in mirrored.items()]
-    shares = dict(zip(writers, partition(specs, len(writers)), strict=True))
+    shares = shares_of(mirrored, writers)
     for member in (0, 1):
         local = {
             "model/net/norm/mean@0": mean(step, member),
@@ -87,11 +85,12 @@ def save(
             "model/seed_generator/seed_generator_state@0": np.array([step, member], np.int64),
             "metrics/loss/total@0": np.float32(step).reshape(()),
         }
-        share = [(piece, mirrored[piece.tensor]) for piece in shares.get(member, [])]
-        write_part(store, directory, member, share, local, {"batch": step}, where)
+        share = WorkerShare(shares.get(member, []), local, {"batch": step}, where)
+        write_part(store, directory, member, share)
     if committed:
         told = {"kind": "periodic", "reason": "called by periodic", **changed}
-        commit_parts(store, directory, step, writers=tuple(writers), position=where, **told)
+        told = {"values": values_of(mirrored), "writers": tuple(writers), "position": where, **told}
+        commit_parts(store, directory, step, **told)
     return directory
 
 

@@ -21,7 +21,7 @@ def saved_input(directory: Path) -> str:
     with contextlib.closing(open_store(str(directory))) as store:
         loaded = load(store, committed(store)[0], 0, 1)
     way = str(loaded.state["input"]["way"])
-    assert ("input/state" in loaded.local) == (way == "state")
+    assert ("input/state" in loaded.values.local) == (way == "state")
     return way
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from keras_preempt.backend.keras.callbacks import attributes_of_keras
-from keras_preempt.cli.compare import MemberState, compare_states
+from keras_preempt.cli.compare import SavedState, compare_states
 from keras_preempt.state.callbacks import CallbackStates
 
 SHARED: list[float] = []
@@ -211,7 +211,7 @@ def test_what_reads_a_clock_is_kept_and_not_judged() -> None:
         timed.on_epoch_end(0, {"loss": loss})
         states.append({"attributes": of.attributes.capture({})})
     assert states[0]["attributes"]["Timed"].keys() == {"attributes", "clocks"}
-    first, second, third = ([MemberState({"model/w": np.zeros(1)}, {}, state)] for state in states)
+    first, second, third = (SavedState({"model/w": np.zeros(1)}, {"w0": state}) for state in states)
     compared = compare_states(first, second)
     assert compared.identical
     assert "reads a clock" in str(compared)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state.handover import UnclaimedValues
 from keras_preempt.state.model import ModelState
 
@@ -34,14 +35,15 @@ def _saved(model: keras.Model) -> tuple[dict[str, Any], dict[str, Any]]:
     for number, variable in enumerate(model.variables):
         variable.assign(np.full(variable.shape, number + 1.0))
     state = ModelState(model, ONE)
-    return state.capture_mirrored(copy=True), state.capture_local(copy=True)
+    values = state.capture(copy=True)
+    return values.whole, values.local
 
 
 def _waiting(model: keras.Model, saved: Any = None) -> ModelState:
     saved = _saved(Chain()) if saved is None else saved
     model.compile(keras.optimizers.Adam(name="adam"), "mse")
     state = ModelState(model, ONE, complete=False)
-    state.restore(*saved)
+    state.restore(WorkerValues(*saved))
     return state
 
 
@@ -61,7 +63,7 @@ def test_what_waits_is_saved_again_as_it_was() -> None:
     saved = _saved(Chain())
     model = Chain()
     state = _waiting(model, saved)
-    again = state.capture_mirrored(copy=True)
+    again = state.capture(copy=True).whole
     assert again.keys() == saved[0].keys()
     assert all(again[name].tobytes() == value.tobytes() for name, value in saved[0].items())
     built = Chain()

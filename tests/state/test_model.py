@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_preempt.backend.keras.model_parts import global_seed_state
+from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state.model import SMALL, ModelState
 
 X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(16, 4)
@@ -47,7 +48,8 @@ Values = dict[str, np.ndarray]
 
 def taken(state: ModelState) -> tuple[Values, Values]:
     """Copies of what is mirrored and of what is local."""
-    both = state.capture_mirrored(state.mirrored), state.capture_local()
+    values = state.capture()
+    both = values.whole, values.local
     mirrored, local = ({name: np.array(value) for name, value in values.items()} for values in both)
     return mirrored, local
 
@@ -62,21 +64,21 @@ def assert_same_bits(before: tuple[Values, Values], after: tuple[Values, Values]
 
 def test_every_variable_of_training_is_captured_once_and_only_what_is_asked_for(model: keras.Model) -> None:
     state = state_of(model)
-    captured = {**state.capture_mirrored(state.mirrored), **state.capture_local()}
+    captured = state.capture().flat()
     wanted = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
     assert len({id(variable) for variable in wanted}) == len(state.mirrored)
     parts = ("moving_mean", "momentum", "velocity", "iteration", "learning_rate", "metrics/")
     for part in ("seed_generator", *parts):
         assert any(part in name for name in captured), part
     name = next(iter(state.mirrored))
-    assert list(state.capture_mirrored([name])) == [name]
+    assert list(state.capture([name]).flat()) == [name]
 
 
 def test_what_was_captured_gives_another_model_the_same_bits_now_and_later(other_start: keras.Model) -> None:
     first = trained()
     before = taken(state_of(first))
     first.fit(X, Y, batch_size=8, epochs=2, verbose=0, shuffle=False)
-    state_of(other_start).restore(*before)
+    state_of(other_start).restore(WorkerValues(*before))
     assert_same_bits(before, taken(state_of(other_start)))
     other_start.fit(X, Y, batch_size=8, epochs=2, verbose=0, shuffle=False)
     for one, two in zip(first.variables, other_start.variables, strict=True):
@@ -86,8 +88,8 @@ def test_what_was_captured_gives_another_model_the_same_bits_now_and_later(other
 def test_what_the_checkpoint_lacks_is_left_alone_and_what_the_model_lacks_waits(model: keras.Model) -> None:
     state = state_of(model)
     before = taken(state)
-    state.restore({}, {})
-    state.restore({"model/no such variable": np.zeros(1)}, {"model/neither@0": np.zeros(1)})
+    state.restore(WorkerValues())
+    state.restore(WorkerValues({"model/no such variable": np.zeros(1)}, {"model/neither@0": np.zeros(1)}))
     assert state.waiting == ["model/no such variable", "model/neither"]
     state.wait_no_more()
     assert_same_bits(before, taken(state_of(model)))
@@ -108,12 +110,12 @@ def test_two_runs_of_one_program_name_their_variables_alike_and_a_change_of_the_
 
 def test_what_a_validation_changes_is_captured_as_a_copy(model: keras.Model) -> None:
     state = state_of(model)
-    captured = state.capture_changed_by_validation()
+    captured = state.capture_changed_by_validation(weights=False).flat()
     kept = {name: np.array(value) for name, value in captured.items()}
     assert any("metrics/" in name for name in captured)
     assert any("seed_generator" in name for name in captured)
     assert not any("kernel" in name for name in captured)
-    every = {**state.capture_mirrored(state.mirrored), **state.capture_local()}
+    every = state.capture().flat()
     assert captured.keys() <= every.keys()  # the same names, to be written in their place
     for variable in model.metrics_variables:
         variable.assign(np.full(variable.shape, 7, variable.dtype))
@@ -123,11 +125,11 @@ def test_what_a_validation_changes_is_captured_as_a_copy(model: keras.Model) -> 
 
 def test_small_is_what_a_callback_may_touch_before_the_first_step(model: keras.Model) -> None:
     state = state_of(model)
-    small = state.small({**state.capture_mirrored(state.mirrored), **state.capture_local()})
+    small = state.small(state.capture()).flat()
     for part in ("learning_rate", "metrics/", "seed_generator"):
         assert any(part in name for name in small), part
     assert not any(value.nbytes > SMALL and "metrics" not in name for name, value in small.items())
-    assert any(value.nbytes > SMALL for value in state.capture_mirrored(state.mirrored).values())
+    assert any(value.nbytes > SMALL for value in state.capture().whole.values())
 
 
 def test_the_global_seed_is_restored_and_made_only_where_the_checkpoint_has_one() -> None:
@@ -141,7 +143,7 @@ def test_the_global_seed_is_restored_and_made_only_where_the_checkpoint_has_one(
     expected = random.random()
     random.seed(1)
     assert not any("global_seed" in name for name in state.capture_local())
-    state.restore(state.capture_mirrored(state.mirrored), state.capture_local())
+    state.restore(state.capture())
     assert global_seed_state() is None
     assert random.random() == expected, "looking drew a number"
     keras.random.uniform((2,))

@@ -14,8 +14,9 @@ import pytest
 
 import keras_preempt
 from keras_preempt.backend.seam import backend
-from keras_preempt.checkpoint.boxes import Box, Piece, Point, check_boxes
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.values import Box, Piece, Point, check_cover
+from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state.model import SMALL
 from tests import fits
 from tests.state.test_model import state_of
@@ -114,7 +115,7 @@ def made(seed: int = 0) -> keras.Model:
 
 def values(model: keras.Model) -> dict[str, Array]:
     """All variables as they are, by the names of a checkpoint."""
-    return {name: np.array(value) for name, value in state_of(model).capture_mirrored().items()}
+    return {name: np.array(value) for name, value in state_of(model).capture().whole.items()}
 
 
 def test_a_divided_variable_is_neither_mirrored_nor_local_and_the_identity_is_the_same() -> None:
@@ -128,10 +129,10 @@ def test_a_divided_variable_is_neither_mirrored_nor_local_and_the_identity_is_th
         assert sorted(map(str, state.signature())) == sorted(map(str, plain.signature()))
         assert state.rules() == plain.rules()
         mirrored = len(plain.mirrored) - len(state.sharded)
-        assert len(state.mirrored_signature()) == len(state.mirrored) == mirrored
+        assert len(state.values()) - len(state.sharded) == len(state.mirrored) == mirrored
     assert plain.sharded == {}
-    assert plain.sharded_specs() == []
-    assert plain.wanted() == {}
+    assert all(value.pieces is None for value in plain.values())
+    assert plain.needed() == {}
 
 
 def test_two_processes_hold_all_of_the_model_and_each_reads_its_own_alone() -> None:
@@ -141,15 +142,15 @@ def test_two_processes_hold_all_of_the_model_and_each_reads_its_own_alone() -> N
     for member in range(2):
         with divided(member, HOLDERS):
             state = state_of(model)
-            specs = state.sharded_specs()
-            boxes = [box for held in state.wanted().values() for box in held]
-            found.update(state.capture_boxes(boxes, copy=True))
-            share, most = state.sharded_sizes()
-            assert most == sum(box.nbytes for box in boxes)
-            assert share == sum(
+            specs = [value for value in state.values() if value.pieces is not None]
+            boxes = [box for held in state.needed().values() for box in held]
+            found.update(state.read(boxes, copy=True))
+            sizes = state.sizes()
+            assert sizes.held == sum(box.nbytes for box in boxes)
+            assert sizes.share == sum(
                 box.nbytes / (2 if (box.start[1] and box.stop[1] != box.shape[1]) else 1) for box in boxes
             )
-    check_boxes(found, specs)
+    check_cover(found, specs)
     for box, value in found.items():
         assert np.array_equal(value, whole[box.tensor][box.index])
 
@@ -161,10 +162,10 @@ def test_a_process_restores_what_it_holds_from_pieces_or_from_a_whole_value(memb
         model = made(seed=2)
         with divided(member, HOLDERS):
             state = state_of(model)
-            boxes = {name: {box: old[name][box.index] for box in own} for name, own in state.wanted().items()}
+            boxes = {name: {box: old[name][box.index] for box in own} for name, own in state.needed().items()}
             mirrored = {name: value for name, value in old.items() if name in state.mirrored or not as_pieces}
-            state.restore(mirrored, {}, boxes if as_pieces else {})
-            held = state.wanted()
+            state.restore(WorkerValues(mirrored, {}, boxes if as_pieces else {}))
+            held = state.needed()
         new = values(model)
         for name, value in new.items():
             if name not in held:
@@ -176,15 +177,17 @@ def test_a_process_restores_what_it_holds_from_pieces_or_from_a_whole_value(memb
 def test_a_whole_value_of_another_shape_is_refused() -> None:
     expected = r"Expected a value of model/.*kernel as float32\[4, 300\]\. Received: "
     with divided(0, HOLDERS), pytest.raises(ValueError, match=expected):
-        state_of(made()).restore({"model/sequential/dense/kernel": np.zeros((4, 299), np.float32)}, {})
+        state_of(made()).restore(
+            WorkerValues({"model/sequential/dense/kernel": np.zeros((4, 299), np.float32)})
+        )
 
 
 def test_what_a_validation_changes_is_kept_of_divided_variables_too() -> None:
     with divided(0, HOLDERS):
         state = state_of(made())
-        assert state.capture_boxes_changed_by_validation() == {}
-        kept = state.capture_boxes_changed_by_validation(weights=True)
-        assert set(kept) == {box for held in state.wanted().values() for box in held}
+        assert state.capture_changed_by_validation(weights=False).boxes == {}
+        kept = state.capture_changed_by_validation(weights=True).boxes
+        assert {name: list(held) for name, held in kept.items()} == state.needed()
 
 
 def test_a_change_of_a_small_divided_weight_shows() -> None:
@@ -205,8 +208,8 @@ def test_a_change_of_a_small_divided_weight_shows() -> None:
 def test_small_divided_variables_are_handed_over_twice_like_others() -> None:
     with divided(0, HOLDERS):
         state = state_of(made())
-        boxes = {name: state.capture_boxes(held, copy=True) for name, held in state.wanted().items()}
-        small = state.small_boxes(boxes)
+        values = state.capture(copy=True)
+        boxes, small = values.boxes, state.small(values).boxes
         sizes = {name: sum(value.nbytes for value in held.values()) for name, held in boxes.items()}
         assert small.keys() == {name for name, size in sizes.items() if size <= SMALL}
         for name, held in small.items():
@@ -221,7 +224,7 @@ def test_weights_of_a_checkpoint_are_loaded_into_a_divided_model(tmp_path: Path)
     model.fit(X, X[:, :1], batch_size=8, verbose=0, callbacks=[keras_preempt.PreemptionCallback(tmp_path)])
     old, new = values(model), made(seed=4)
     with divided(1, HOLDERS):
-        held = state_of(new).wanted()
+        held = state_of(new).needed()
         keras_preempt.load_weights(new, tmp_path)
     now = values(new)
     for name in now:
@@ -237,19 +240,19 @@ def test_a_divided_variable_that_is_made_later_takes_what_its_process_holds_of_w
     old, model = values(made(seed=1)), bare()
     with divided(0, HOLDERS):
         state = state_of(model, complete=False)
-        state.restore(old, {})
+        state.restore(WorkerValues(old))
         assert "model/sequential/dense/kernel" in state.waiting
         assert state.sharded == {}
         build(model)
         state.look_again()
         assert state.waiting == []
-        held = state.wanted()
+        held = state.needed()
         assert len(held) == 6
-        for box, value in state.capture_boxes(box for boxes in held.values() for box in boxes).items():
+        for box, value in state.read([box for boxes in held.values() for box in boxes]).items():
             assert np.array_equal(value, old[box.tensor][box.index]), box.key
     whole = bare()
     state = state_of(whole, complete=False)
-    state.restore(old, {})
+    state.restore(WorkerValues(old))
     build(whole)
     state.look_again()  # To look at variables is their first use, at which everybody looks again.
     assert {*state.mirrored} == {*old}

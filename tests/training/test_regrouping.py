@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from keras_preempt.checkpoint.manifest import Manifest, PartRef
 from keras_preempt.checkpoint.other_workers import LoadedFromOthers, Own, Setup
+from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.regroup import Rule
 from keras_preempt.training.regrouping import Regrouped, regroup_checkpoint
@@ -40,7 +41,7 @@ def model_state() -> ModelState:
 
 def found(model_state: ModelState, present: tuple[int, ...], members: int) -> LoadedFromOthers:
     """A checkpoint of workers with one replica each, on which every local value is a hundredfold of the number."""
-    values = model_state.capture_mirrored()
+    values = model_state.capture().whole
     parts = ("moving", "metrics/", "seed_generator", "dense/kernel", "dense/bias", "gradient_accumulator")
     names = [name for name in values if any(part in name for part in parts)]
     workers = []
@@ -71,7 +72,9 @@ def found(model_state: ModelState, present: tuple[int, ...], members: int) -> Lo
     )
     tensors = {name: value for name, value in values.items() if name not in names}
     old = replace(ALONE, workers=members, replicas=members)
-    return LoadedFromOthers(manifest, tensors, workers[0].local, workers[0].state, None, old, tuple(workers))
+    return LoadedFromOthers(
+        manifest, WorkerValues(tensors, workers[0].local), workers[0].state, None, old, tuple(workers)
+    )
 
 
 def regrouped(state: ModelState, old: LoadedFromOthers, setup: Setup, member: int = 0) -> Regrouped:
@@ -80,10 +83,10 @@ def regrouped(state: ModelState, old: LoadedFromOthers, setup: Setup, member: in
 
 def test_three_workers_become_one_by_the_rules(model_state: ModelState) -> None:
     result = regrouped(model_state, found(model_state, (0, 1, 2), 3), ALONE)
-    before = model_state.capture_mirrored()
-    assert result.loaded.tensors.keys() >= before.keys()
+    before = model_state.capture().whole
+    assert result.loaded.values.whole.keys() >= before.keys()
     for name, value in before.items():
-        restored = result.loaded.tensors[name]
+        restored = result.loaded.values.whole[name]
         assert (restored.dtype, restored.shape) == (value.dtype, value.shape)
         if "metrics/" in name or "gradient_accumulator" in name:
             assert (restored == 600).all(), name
@@ -120,18 +123,18 @@ def test_a_worker_goes_on_as_the_one_of_its_number_and_not_from_a_snapshot_of_an
     for member, source in enumerate(sources):
         loaded = regrouped(model_state, checkpoint, more, member).loaded
         assert loaded.state["member"] == source
-        assert loaded.local["random/numpy/0"].tolist() == [source]
-        assert not any("@" in name for name in loaded.local), "values of the old replicas"
+        assert loaded.values.local["random/numpy/0"].tolist() == [source]
+        assert not any("@" in name for name in loaded.values.local), "values of the old replicas"
         assert loaded.state["input"]["way"] == "replay"
         assert "snapshot" not in loaded.state["input"]
 
 
 def test_what_a_missing_part_costs_is_said(model_state: ModelState) -> None:
     result = regrouped(model_state, found(model_state, (0, 2), 3), ALONE)
-    moving = next(name for name in result.loaded.tensors if "moving_mean" in name)
-    assert (result.loaded.tensors[moving] == 200).all()
-    metric = next(name for name in result.loaded.tensors if "metrics/" in name)
-    assert (result.loaded.tensors[metric] == 400).all()
+    moving = next(name for name in result.loaded.values.whole if "moving_mean" in name)
+    assert (result.loaded.values.whole[moving] == 200).all()
+    metric = next(name for name in result.loaded.values.whole if "metrics/" in name)
+    assert (result.loaded.values.whole[metric] == 400).all()
     assert "worker 1 had not written their own part" in result.summary
 
 
@@ -170,7 +173,9 @@ def test_each_replica_of_each_worker_gets_its_own_value(model_state: ModelState)
         workers.append(replace(own, local=local))
     checkpoint = replace(checkpoint, tensors={}, workers=tuple(workers))
     setup = replace(ALONE, workers=2, replicas=4)
-    values = [regrouped(TWO_REPLICAS_HERE, checkpoint, setup, member).loaded.local for member in range(2)]
+    values = [
+        regrouped(TWO_REPLICAS_HERE, checkpoint, setup, member).loaded.values.local for member in range(2)
+    ]
     assert [int(own[f"metric@{n}"]) for own in values for n in range(2)] == [2, 2, 2, 1]
     assert [int(own[f"state@{n}"]) for own in values for n in range(2)] == [0, 1, 0, 1]
     assert [int(own["keras/global_seed@0"]) for own in values] == [0, 1]

@@ -15,28 +15,26 @@ from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.attempt import Attempt
 from keras_preempt.checkpoint.errors import Fenced, StoreUnavailable
 from keras_preempt.checkpoint.layout import attempt_name, incarnation_file
-from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.reader import committed
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.checkpoint.writer import WorkerShare
 from keras_preempt.report import progress
 from keras_preempt.report.events import EventLog
 from keras_preempt.training.save.tidier import Tidier
 from keras_preempt.training.save_content import Prepared
 from keras_preempt.training.saver import Saver
 from tests import fits
-from tests.checkpoint.builders import new_store
+from tests.checkpoint.builders import new_store, shares_of, values_of
 from tests.checkpoint.campaign_store import MemoryStore
 from tests.cluster.bucket import URL, bucket_of_this_process
 from tests.cluster.small_fit import await_, contents, fit
 
 
 def prepared(round: int) -> Prepared:
-    kernel = np.full((2, 3), round, np.float32)
-    specs = [TensorSpec("kernel", "float32", (2, 3))]
-    share = [(piece, kernel) for piece in partition(specs, 1)[0]]
+    tensors = {"kernel": np.full((2, 3), round, np.float32)}
     attempt = Attempt(
         step=round,
         name=attempt_name(1, round),
@@ -44,9 +42,9 @@ def prepared(round: int) -> Prepared:
         kind="periodic",
         members=1,
         writers=(0,),
-        specs=specs,
+        values=values_of(tensors),
     )
-    return Prepared(attempt, share, {}, {})
+    return Prepared(attempt, WorkerShare(shares_of(tensors)[0], {}, {}, attempt.position))
 
 
 def finished(round: int) -> Prepared:
@@ -241,7 +239,7 @@ def test_a_worker_whose_save_failed_leaves_the_files_of_others_and_of_a_commit(c
     assert (failed.name, failed.late) == (None, (1,))
     assert steps(claimed.path) == set()
     # Worker 1 has nothing to write; worker 0 commits when its part is there, also in the place of worker 1.
-    waits = second.write(replace(save, mirrored=[]))
+    waits = second.write(replace(save, share=replace(save.share, boxes=[])))
     assert (waits.name, waits.late) == (None, (0,))
     alone = replace(save, attempt=replace(attempt, writers=(0,), doomed=(1,)))
     assert first.write(alone).name is not None

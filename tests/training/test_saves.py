@@ -19,13 +19,14 @@ import pytest
 from keras_preempt.agreement.alignment import Kind, Plan, Position
 from keras_preempt.agreement.grace import longest_wait
 from keras_preempt.checkpoint import failpoints, incarnations
-from keras_preempt.checkpoint.boxes import Box, Piece, ShardedSpec
 from keras_preempt.checkpoint.commit import read_manifest
 from keras_preempt.checkpoint.reader import committed, load
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Shown
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.values import Box, Piece, Value
+from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.report import progress
 from keras_preempt.report.events import EventLog
 from keras_preempt.training import saver as saver_module
@@ -46,20 +47,14 @@ MEMBERS = 3
 class Bias:
     """The state of a model of which every worker has all, a bias."""
 
-    def mirrored_signature(self) -> list[dict[str, Any]]:
-        return [{"name": "bias", "dtype": "float32", "shape": (6,)}]
-
-    def capture_mirrored(self, wanted: Iterable[str], **options: Any) -> dict[str, Array]:
-        return {name: np.ones(6, np.float32) for name in wanted}
+    def values(self) -> list[Value]:
+        return [Value("bias", "float32", (6,))]
 
     def capture_local(self, **options: Any) -> dict[str, Array]:
         return {}
 
-    def sharded_specs(self) -> list[ShardedSpec]:
-        return []
-
-    def capture_boxes(self, boxes: Iterable[Box], *, copy: bool) -> dict[Box, Array]:
-        return {box: VALUES[box.index] for box in boxes}
+    def read(self, boxes: Iterable[Box], *, copy: bool) -> dict[Box, Array]:
+        return {box: box.of(np.ones(6, np.float32) if box.flat else VALUES) for box in boxes}
 
 
 class Columns(Bias):
@@ -68,8 +63,8 @@ class Columns(Bias):
     def __init__(self, *holders: tuple[int, ...]) -> None:
         self._pieces = tuple(Piece((0, 2 * n), (2, 2 * n + 2), held) for n, held in enumerate(holders))
 
-    def sharded_specs(self) -> list[ShardedSpec]:
-        return [ShardedSpec("kernel", "float32", (2, 6), self._pieces)]
+    def values(self) -> list[Value]:
+        return [*super().values(), Value("kernel", "float32", (2, 6), self._pieces)]
 
 
 @pytest.fixture
@@ -85,7 +80,7 @@ def session_of(content: Content | None) -> Any:
     return SimpleNamespace(resuming=False, restored_name="", capture=lambda position: content)
 
 
-NOTHING = Content({}, {}, {}, {})
+NOTHING = Content({})
 
 
 def save(
@@ -142,7 +137,7 @@ def test_kept_values_of_pieces_are_written_in_the_place_of_the_present_ones(stor
     """As of before a validation that changes the weights."""
     kept = [Box("kernel", "float32", (2, 6), (0, 2 * n), (2, 2 * n + 2)) for n in range(2)]
     boxes = {box: np.full((2, 2), n, np.float32) for n, box in enumerate(kept)}
-    content = Content({}, {}, {}, {}, boxes)
+    content = Content({}, WorkerValues(boxes={"kernel": boxes}))
     save(store, Plan(0, Kind.PREEMPTED, (0, 1, 2), ()), (0,), (1, 2), (2,), content=content)
     assert np.array_equal(kernel(store)[:, :4], [[0, 0, 1, 1]] * 2)
     assert np.array_equal(kernel(store)[:, 4:], VALUES[:, 4:])

@@ -15,7 +15,7 @@ import pytest
 import keras_preempt
 from keras_preempt.checkpoint.errors import ForeignDirectory, StoreUnavailable
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.state.model import ModelState
+from keras_preempt.state.model import ModelState, Sizes
 from keras_preempt.training.leave.start_errors import RESTORING, explain, explained
 from keras_preempt.training.run.participant import Ending
 from keras_preempt.training.save.space import check_space
@@ -79,11 +79,6 @@ def test_it_is_said_once_and_where_there_are_no_notes_in_the_log(caplog: pytest.
 
 
 MIRRORED, OWN = 4 * 1000, 2 * 10 + 8
-SIGNATURE = [
-    {"name": "model/kernel", "shape": [10, 100], "dtype": "float32"},
-    {"name": "metrics/total", "shape": [10], "dtype": "bfloat16"},
-    {"name": "seed", "shape": [], "dtype": "int64"},
-]
 
 
 class Variables:
@@ -92,14 +87,8 @@ class Variables:
     def __init__(self, share: float = 0.0, pieces: int = 0) -> None:
         self._sharded = share, pieces
 
-    def mirrored_signature(self) -> list[dict[str, Any]]:
-        return SIGNATURE[:1]
-
-    def local_signature(self) -> list[dict[str, Any]]:
-        return SIGNATURE[1:]
-
-    def sharded_sizes(self) -> tuple[float, int]:
-        return self._sharded
+    def sizes(self) -> Sizes:
+        return Sizes(MIRRORED, OWN, *self._sharded)
 
 
 class Disk(LocalStore):

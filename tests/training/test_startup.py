@@ -100,7 +100,7 @@ def assert_restored(starts: list[Start], step: int, *, exchanged: bool) -> None:
         assert start.restored is not None
         assert start.restored.state["member"] == member
         for name, array in model(step).items():
-            assert start.restored.tensors[name].tobytes() == array.tobytes()
+            assert start.restored.values.whole[name].tobytes() == array.tobytes()
 
 
 def of_one(unlucky: int, text: str, kind: type[Exception], outcomes: list[Start | Exception]) -> None:

@@ -17,8 +17,8 @@ import numpy as np
 
 from keras_preempt.backend.copies import Runs, copied
 from keras_preempt.backend.seam import Variables
-from keras_preempt.checkpoint.boxes import Box, Piece
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.values import Box, Piece
 
 _Bounds = tuple[tuple[int, ...], tuple[int, ...]]
 

@@ -17,8 +17,8 @@ from keras_preempt.backend.copies import LARGE, Runs, copied
 from keras_preempt.backend.keras.model_parts import attributes, layers_of
 from keras_preempt.backend.seam import Variables
 from keras_preempt.backend.user_code import is_a
-from keras_preempt.checkpoint.partition import elements
 from keras_preempt.checkpoint.tensors import ALIGNMENT, Array
+from keras_preempt.checkpoint.values import elements
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _LENGTH = np.dtype("<i8")

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_preempt.checkpoint.errors import CheckpointError
-from keras_preempt.checkpoint.reader import CheckpointInfo, committed, load
+from keras_preempt.checkpoint.reader import newest_first
 from keras_preempt.checkpoint.storage.opening import open_store
-from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.cli.compare import Comparison, MemberState, combined, compare_states
+from keras_preempt.cli.compare import Comparison, SavedState, combined, compare_states
 from keras_preempt.cli.drill.judge import NoVerdict
 from keras_preempt.cli.drill.runs import DrillRun
 from keras_preempt.cli.drill.step_records import FitRecord, Line, RunRecord
@@ -54,35 +53,29 @@ def repeats(one: DrillRun, again: DrillRun, workers: int) -> bool:
     return same_end and find_parting(one.record, again.record) is None
 
 
-def read_final_state(directory: str | os.PathLike[str], members: int) -> list[MemberState]:
+def read_final_state(directory: str | os.PathLike[str], members: int) -> SavedState:
     """Reads and verifies the checkpoint furthest in the training, which has to be the one of its end.
 
     Args:
         directory: A path, or ``gs://bucket/prefix``.
         members: How many workers trained.
 
-    Returns:
-        The state of each member, in order; only the first has the mirrored tensors, to hold them once.
-
     Raises:
         NoVerdict: There is none, or it cannot be read; the message says what to do.
     """
     with contextlib.closing(open_store(directory)) as store:
         try:
-            checkpoints = committed(store)
-            if checkpoints:
-                return [_read_member(store, checkpoints[0], member, members) for member in range(members)]
+            newest = next(newest_first(store), None)
+            if newest is None:
+                raise NoVerdict(
+                    f"Expected a committed checkpoint in {directory}. Received: none. "
+                    "Pass a keras_preempt.PreemptionCallback to fit."
+                )
+            saved = SavedState.read(store, newest)
         except CheckpointError as error:
             raise NoVerdict(f"The final checkpoint in {directory} cannot be read: {error}") from error
-    raise NoVerdict(
-        f"Expected a committed checkpoint in {directory}. Received: none. "
-        "Pass a keras_preempt.PreemptionCallback to fit."
-    )
-
-
-def _read_member(store: Store, newest: CheckpointInfo, member: int, members: int) -> MemberState:
-    loaded = load(store, newest, member, members)
-    manifest = loaded.manifest
+    manifest = newest.manifest
+    assert manifest is not None  # It could be read.
     if not manifest.finished or manifest.members != members or manifest.missing:
         without = numbered("worker", manifest.missing)
         raise NoVerdict(
@@ -93,8 +86,8 @@ def _read_member(store: Store, newest: CheckpointInfo, member: int, members: int
             "Train to the end in one fit with a PreemptionCallback."
         )
     saved_at = {"step": manifest.step, "position": manifest.position}
-    mirrored = loaded.tensors if member == 0 else {}
-    return MemberState(mirrored, loaded.local, {"saved_at": saved_at, **loaded.state})
+    state = {worker: {"saved_at": saved_at, **own} for worker, own in saved.state.items()}
+    return SavedState(saved.tensors, state)
 
 
 def _left_in_files(run: DrillRun, fits: Iterable[str], workers: int) -> dict[str, bytes]:
@@ -104,10 +97,10 @@ def _left_in_files(run: DrillRun, fits: Iterable[str], workers: int) -> dict[str
         files = run.record.files(name)
         if not any(files):
             continue
-        for state, named in zip(read_final_state(run.place(name), workers), files, strict=False):
-            left.update(
-                (path, state.local[key].tobytes()) for key, path in named.items() if key in state.local
-            )
+        tensors = read_final_state(run.place(name), workers).tensors
+        for member, named in enumerate(files):
+            rows = {path: tensors.get(f"w{member}: {key}") for key, path in named.items()}
+            left.update((path, value.tobytes()) for path, value in rows.items() if value is not None)
     return left
 
 

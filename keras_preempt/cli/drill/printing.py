@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keras_preempt.cli.compare import Comparison, TensorDifference
+from keras_preempt.cli.compare import ComparedTensor, Comparison
 from keras_preempt.cli.drill.cause import describe_parting
 from keras_preempt.cli.drill.plan import Preemption
 from keras_preempt.cli.drill.result import DrillResult
@@ -65,12 +65,12 @@ def _print_comparison(terminal: Terminal, comparison: Comparison) -> None:
         terminal.line(f"  does not decide: {line}")
 
 
-def _weight(difference: TensorDifference) -> tuple[bool, float]:
+def _weight(difference: ComparedTensor) -> tuple[bool, float]:
     # The distance of two states of a generator or iterator means nothing: they come last. A difference that cannot be
     # measured (another shape or type, a missing tensor) comes first.
     name = difference.name.rpartition(": ")[2]
     meaning = not name.startswith(("random/", "input/")) and "seed" not in name
-    return meaning, float("inf") if difference.max_difference is None else difference.max_difference
+    return meaning, float("inf") if difference.largest is None else difference.largest
 
 
 def print_times(terminal: Terminal, runs: Sequence[DrillRun]) -> None:

@@ -100,10 +100,8 @@ class DrillResult:
             "tensors_different": [
                 {
                     "name": each.name,
-                    "what": each.reason,
-                    "by_at_most": None
-                    if not math.isfinite(each.max_difference or 0)
-                    else each.max_difference,
+                    "what": each.difference,
+                    "by_at_most": None if not math.isfinite(each.largest or 0) else each.largest,
                 }
                 for each in comparison.tensor_differences
             ],

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
-from keras_preempt.checkpoint.partition import dtype_of
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.state.model import ModelState
 
@@ -22,24 +19,13 @@ def check_space(store: Store, model_state: ModelState, members: int, replicas: i
     for each of its `replicas`. If others are under notice it has to take over their shares too: where there is no room
     for that, a warning says so. Raises StoreUnavailable if there is not enough room.
     """
-    mirrored = bytes_of(model_state.mirrored_signature())
-    local = bytes_of(model_state.local_signature())
-    share, most = model_state.sharded_sizes()
-    store.check_space(math.ceil(mirrored / members + share) + local * replicas)
+    sizes = model_state.sizes()
+    store.check_space(math.ceil(sizes.mirrored / members + sizes.share) + sizes.local * replicas)
     try:
-        store.check_space(mirrored + most + local * replicas)
+        store.check_space(sizes.mirrored + sizes.held + sizes.local * replicas)
     except StoreUnavailable as error:
         logger.warning(
             "There is room for this worker's share of a checkpoint, but not for a whole one, which it has to "
             "write when all other workers are under notice at once. %s",
             error,
         )
-
-
-def bytes_of(signature: Iterable[Mapping[str, Any]]) -> int:
-    """Bytes of the values of variables, as `ModelState.signature` describes them."""
-    # How long strings are is known from their values alone: counted is what points to one.
-    return sum(
-        (8 if v["dtype"] == "string" else dtype_of(v["dtype"]).itemsize) * math.prod(v["shape"])
-        for v in signature
-    )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from keras_preempt.agreement.coordinator import Coordinator
-from keras_preempt.checkpoint.boxes import PiecesLost
+from keras_preempt.checkpoint.division import PiecesLost
 from keras_preempt.checkpoint.errors import CallFailed, CheckpointError
 from keras_preempt.process.threads import started
 

@@ -235,14 +235,14 @@ class _Beginning(Startup):
     def read(self, info: CheckpointInfo) -> Loaded:
         member = self.participant.place.member
         with self.milestones.reading():
-            loaded = load_for(self.store, info, member, self.setup, transfer, self.model_state.wanted())
+            loaded = load_for(self.store, info, member, self.setup, transfer, self.model_state.needed())
             return checked(info, loaded, member)
 
     def read_share(self, info: CheckpointInfo) -> Share:
         assert self.gather is not None
         here = self.participant.place
         with self.milestones.reading():
-            wanted = self.model_state.wanted()
+            wanted = self.model_state.needed()
             reading = Reading(self.store, info, transfer, (here.member, here.members), wanted)
             loaded = checked(info, load_with(reading, info, here.member, self.setup), here.member)
             return Share(loaded, reading, self.gather, self._exchanging)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from keras_preempt.backend.jax import variables
-from keras_preempt.checkpoint.boxes import Box, Piece
+from keras_preempt.checkpoint.values import Box, Piece
 from tests.backend.jax.conftest import model_parallel
 
 VARIABLES = variables.JaxVariables()

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_preempt.backend.tensorflow.variables import LARGE, TensorFlowVariables
-from keras_preempt.checkpoint.partition import dtype_of
+from keras_preempt.checkpoint.dtypes import dtype_of
 from keras_preempt.checkpoint.tensors import Array, empty
 
 VARIABLES = TensorFlowVariables()

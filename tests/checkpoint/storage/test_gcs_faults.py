@@ -20,14 +20,13 @@ from keras_preempt.checkpoint.errors import (
     StoreUnavailable,
 )
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
-from keras_preempt.checkpoint.partition import Slice
 from keras_preempt.checkpoint.reader import committed, load
 from keras_preempt.checkpoint.storage import budget
 from keras_preempt.checkpoint.storage.gcs import GcsStore
-from keras_preempt.checkpoint.writer import write_part
+from keras_preempt.checkpoint.writer import WorkerShare, write_part
 from keras_preempt.testing import FakeGcs, Faults
 from keras_preempt.testing.gcs import reads
-from tests.checkpoint.builders import at, commit_parts
+from tests.checkpoint.builders import at, commit_parts, shares_of, values_of
 from tests.checkpoint.campaign_bucket import KINDS
 from tests.checkpoint.storage.buckets import LARGE, new_store, wait_until, write
 
@@ -251,12 +250,12 @@ def test_a_checkpoint_of_several_files_at_once_survives_a_bad_network(bucket: Gc
     gcs.faults = Faults(seed=1, rate=0.2, kinds=KINDS, retry_after=0)
     array = np.random.default_rng(1).random((3 << 20,), dtype=np.float32)  # 12 MiB
     directory = attempt_directory(1, attempt_name(1, 1))
-    slice_ = Slice("kernel", "float32", array.shape, 0, array.size)
-    part = write_part(bucket, directory, 0, [(slice_, array)], {}, {}, at(1))
+    tensors = {"kernel": array}
+    part = write_part(bucket, directory, 0, WorkerShare(shares_of(tensors)[0], {}, {}, at(1)))
     assert len(part.files) > 4
-    commit_parts(bucket, directory, 1, members=1, writers=(0,))
+    commit_parts(bucket, directory, 1, members=1, writers=(0,), values=values_of(tensors))
     loaded = load(bucket, committed(bucket)[0], 0, 1)
-    np.testing.assert_array_equal(loaded.tensors["kernel"], array)
+    np.testing.assert_array_equal(loaded.values.whole["kernel"], array)
     assert sum(request.fault is not None for request in gcs.requests) > 4
 
 

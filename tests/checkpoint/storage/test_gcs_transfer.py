@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_preempt.checkpoint.partition import Slice, check_tiling
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.gcs_transfer import LARGEST_FILE, file_size, ranges_of
-from keras_preempt.checkpoint.writer import write_part
+from keras_preempt.checkpoint.values import check_cover
+from keras_preempt.checkpoint.writer import WorkerShare, write_part
 from keras_preempt.testing import FakeGcs
+from tests.checkpoint.builders import shares_of
 from tests.checkpoint.storage.buckets import new_store
 
 
@@ -42,11 +43,10 @@ def test_a_part_becomes_as_many_files_as_there_are_connections_and_all_equally_l
     gcs: FakeGcs, tmp_path: Path, sizes: tuple[int, ...]
 ) -> None:
     """Else the connections would end one after the other. One large tensor is cut, too."""
-    arrays = [np.zeros(size, np.float32) for size in sizes]
-    mirrored = [(Slice(f"v{n}", "float32", each.shape, 0, each.size), each) for n, each in enumerate(arrays)]
+    share = shares_of({f"v{n}": np.zeros(size, np.float32) for n, size in enumerate(sizes)})[0]
     store = new_store(gcs, tmp_path, connections=4)
-    part = write_part(store, "step-00000001/00001-0001", 0, mirrored, {}, {}, {})
-    check_tiling(placed.slice for placed in part.mirrored)
+    part = write_part(store, "step-00000001/00001-0001", 0, WorkerShare(share, {}, {}, {}))
+    check_cover(placed.box for placed in part.boxes)
     files = sorted(entry.size for entry in part.files)
     assert len(files) == 4
     assert files[0] > 0.99 * files[-1]

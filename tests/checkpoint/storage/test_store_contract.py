@@ -222,8 +222,8 @@ def test_a_checkpoint_is_written_committed_verified_loaded_and_rotated(store: St
     verify(store, infos[2])
     loaded = load(store, infos[2], 1, 2)
     for name, array in model(3).items():
-        np.testing.assert_array_equal(loaded.tensors[name], array)
-    np.testing.assert_array_equal(loaded.local["moving_mean"], local(3, 1)["moving_mean"])
+        np.testing.assert_array_equal(loaded.values.whole[name], array)
+    np.testing.assert_array_equal(loaded.values.local["moving_mean"], local(3, 1)["moving_mean"])
     assert retain(store, Retention(1), 1) == [infos[1].directory, infos[0].directory]
     assert [info.step for info in committed(store)] == [3]
     verify(store, infos[2])

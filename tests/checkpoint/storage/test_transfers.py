@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.partition import Slice
 from keras_preempt.checkpoint.reader import Reading, committed, load, verify
 from keras_preempt.checkpoint.storage import gcs_transfer
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Moved, Store
-from keras_preempt.checkpoint.writer import write_part
+from keras_preempt.checkpoint.writer import WorkerShare, write_part
 from keras_preempt.testing import FakeGcs
-from tests.checkpoint.builders import at, commit_parts
+from tests.checkpoint.builders import at, commit_parts, shares_of, values_of
 from tests.checkpoint.storage.buckets import new_store
 
 SIZE = 36 << 20  # bytes: several files of several pieces each, transferred several at a time
@@ -54,10 +53,10 @@ def save(store: Store, shown: Watched) -> int:
     store.prepare()
     incarnations.claim(store, {})
     table = np.arange(SIZE // 4, dtype=np.uint32)
-    mirrored = [(Slice("table", "uint32", table.shape, 0, table.size), table)]
-    local = {"mean": np.ones(1000)}
-    part = write_part(store, DIRECTORY, 0, mirrored, local, {}, at(3), shown=shown)
-    commit_parts(store, DIRECTORY, 3, members=1, writers=(0,))
+    tensors, local = {"table": table}, {"mean": np.ones(1000)}
+    share = WorkerShare(shares_of(tensors)[0], local, {}, at(3))
+    part = write_part(store, DIRECTORY, 0, share, shown=shown)
+    commit_parts(store, DIRECTORY, 3, members=1, writers=(0,), values=values_of(tensors))
     return sum(entry.size for entry in part.files)
 
 

@@ -21,13 +21,14 @@ from keras_preempt.agreement.alignment import Position
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.attempt import Attempt
 from keras_preempt.checkpoint.commit import commit, wait_for_commit
+from keras_preempt.checkpoint.division import divide
 from keras_preempt.checkpoint.errors import NotFound
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
-from keras_preempt.checkpoint.partition import TensorSpec, partition
 from keras_preempt.checkpoint.reader import committed, load
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.checkpoint.writer import write_part
+from keras_preempt.checkpoint.values import Value
+from keras_preempt.checkpoint.writer import WorkerShare, write_part
 from keras_preempt.drilled import places
 from keras_preempt.drilled.rehearsal import Drill
 from keras_preempt.drilled.step_record import Begun, StepRecord
@@ -82,7 +83,7 @@ def fit(directory: str, number: int) -> None:
     if found:
         loaded = load(store, found[0], member, members)
         step, history = loaded.manifest.step, loaded.state["callbacks"]["History"]
-        weights, counter = loaded.tensors["weights"].copy(), loaded.local["counter"].copy()
+        weights, counter = loaded.values.whole["weights"].copy(), loaded.values.local["counter"].copy()
         if fault == "weights":
             weights[3] += np.float32(1e-3)
         if fault == "history":
@@ -154,12 +155,10 @@ def save(*, finished: bool = False, restored: float = 0.0) -> None:
     saves += 1
     directory = attempt_directory(step, attempt)
     position = {"epoch": 0, "phase": "end" if finished else "train", "batch": step, "step": step}
-    spec = TensorSpec("weights", "float32", (6,))
-    share = partition([spec], members)[member]
+    values = [Value("weights", "float32", (6,))]
+    boxes = [(box, box.of(weights)) for box in divide(values, range(members))[member]]
     state = {"callbacks": {"History": history}, "timing": {"train": time.monotonic() - restored}}
-    write_part(
-        store, directory, member, [(cut, weights) for cut in share], {"counter": counter}, state, position
-    )
+    write_part(store, directory, member, WorkerShare(boxes, {"counter": counter}, state, position))
     events.emit("save", attempt=attempt, step=step, seconds=0.0)
     if member == 0:
         saved = Attempt(
@@ -170,6 +169,7 @@ def save(*, finished: bool = False, restored: float = 0.0) -> None:
             members=members,
             writers=tuple(range(members)),
             finished=finished,
+            values=values,
         )
         commit(store, saved, timeout=30, optional_timeout=30)
     else:

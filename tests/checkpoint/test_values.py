@@ -1,25 +1,16 @@
 from __future__ import annotations
 
 import itertools
-import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_preempt.checkpoint.boxes import (
-    Box,
-    Piece,
-    PiecesLost,
-    ShardedSpec,
-    assign,
-    check_boxes,
-    size_of,
-)
+from keras_preempt.checkpoint.values import Box, Piece, Value, check_cover, size_of
 
-MEMBERS = 5
 Run = tuple[tuple[int, int], ...]
 
 
@@ -73,12 +64,12 @@ def test_boxes_are_accepted_exactly_if_every_element_is_in_one_of_them(
         for start, stop, size in zip(box.start, box.stop, shape, strict=True)
     )
     if count.size and (count == 1).all() and not hollow:
-        check_boxes(boxes)
+        check_cover(boxes)
         assert size_of(boxes) == 4 * count.size
         assert len({box.key for box in boxes}) == len(boxes)
     elif count.size:
         with pytest.raises(ValueError, match="'kernel' has ") as refused:
-            check_boxes(boxes)
+            check_cover(boxes)
         if "element" in str(refused.value):
             where = tuple(map(int, str(refused.value).rpartition("[")[2][:-1].split(","))) if shape else ()
             assert (count[where] > 1) == ("overlap" in str(refused.value))
@@ -103,20 +94,20 @@ LEFT, RIGHT = replace(WHOLE, stop=(4, 3)), replace(WHOLE, start=(0, 3))
 )
 def test_boxes_that_do_not_make_up_a_tensor_are_refused_and_say_where(boxes: list[Box], why: str) -> None:
     with pytest.raises(ValueError, match=rf"^'kernel' .*{why}"):
-        check_boxes(boxes)
+        check_cover(boxes)
 
 
 def test_boxes_have_to_be_those_of_the_model() -> None:
     pieces = tuple(Piece(box.start, box.stop, (0,)) for box in (LEFT, RIGHT))
-    spec = ShardedSpec("kernel", "float32", (4, 6), pieces)
-    check_boxes([WHOLE], [spec])
+    spec = Value("kernel", "float32", (4, 6), pieces)
+    check_cover([WHOLE], [spec])
     for specs, why in (
-        ([], "not a sharded tensor of this model"),
+        ([], "not a tensor of this model"),
         ([spec, replace(spec, name="bias")], "'bias' is missing"),
         ([replace(spec, dtype="int32")], "another shape or element type"),
     ):
         with pytest.raises(ValueError, match=why):
-            check_boxes([WHOLE], specs)
+            check_cover([WHOLE], specs)
 
 
 @pytest.mark.parametrize(
@@ -153,86 +144,43 @@ def test_what_two_boxes_have_in_common_is_found_in_both(
     assert one.meets(other) == other.meets(one) == (common is not None) == bool(shared.size)
     if common is not None:
         for box in (one, other):
-            assert np.array_equal(whole[box.index][common.within(box)], whole[common.index])
+            assert np.array_equal(common.within(box, whole[box.index]), whole[common.index])
         assert np.array_equal(np.sort(whole[common.index], axis=None), shared)
-
-
-# -- Which worker writes which boxes ---------------------------------------------------------------------
-
-
-@st.composite
-def plans(draw: st.DrawFn) -> tuple[list[ShardedSpec], list[int]]:
-    """Sharded tensors, and the workers that are not under notice."""
-    specs = []
-    for number in range(draw(st.integers(1, 4))):
-        shape, runs = draw(tilings())
-        holders = st.sets(st.integers(0, MEMBERS - 1), min_size=1).map(lambda found: tuple(sorted(found)))
-        pieces = tuple(
-            Piece(box.start, box.stop, draw(holders)) for box in (a_box(shape, run) for run in runs)
-        )
-        specs.append(ShardedSpec(f"t{number}", "float32", shape, pieces))
-    return specs, sorted(draw(st.sets(st.integers(0, MEMBERS - 1))))
-
-
-@settings(max_examples=50)
-@given(plans())
-def test_each_piece_is_written_once_by_a_holder_not_under_notice_if_there_is_one_and_shares_are_even(
-    plan: tuple[list[ShardedSpec], list[int]],
-) -> None:
-    specs, writers = plan
-    assigned = assign(specs, writers)
-    check_boxes((box for boxes in assigned.values() for box in boxes), specs)
-    holders = {spec.box(piece): set(piece.holders) for spec in specs for piece in spec.pieces}
-    load = {member: size_of(assigned.get(member, ())) for member in range(MEMBERS)}
-    for member, boxes in assigned.items():
-        assert boxes
-        for box in boxes:
-            assert member in holders[box]
-            assert member in writers or not holders[box].intersection(writers)
-            # Nobody could hand a piece on and have the two more even.
-            for other in (holders[box].intersection(writers) or holders[box]) - {member}:
-                assert load[other] + box.nbytes >= load[member]
-    assert assign(specs, writers[::-1]) == assigned
-
-
-def test_a_piece_goes_to_a_worker_that_nothing_else_was_left_for() -> None:
-    """Largest first gives worker 1 two of the three, since only the first of them could have gone to worker 3."""
-    whole = [((0,), 4), ((0, 1, 3), 1), ((0, 1, 2), 1), ((0, 1, 2), 1)]
-    specs = [
-        ShardedSpec(f"t{n}", "float32", (size,), (Piece((0,), (size,), holders),))
-        for n, (holders, size) in enumerate(whole)
-    ]
-    assigned = assign(specs, range(4))
-    assert {member: size_of(boxes) for member, boxes in assigned.items()} == {0: 16, 1: 4, 2: 4, 3: 4}
-
-
-def test_a_piece_of_which_all_holders_are_gone_is_told_with_them() -> None:
-    pieces = (Piece((0,), (2,), (0, 1)), Piece((2,), (4,), (2,)))
-    spec = ShardedSpec("kernel", "float32", (4,), pieces)
-    assert assign([spec], [0, 1, 2], gone=[0]) == {1: [spec.box(pieces[0])], 2: [spec.box(pieces[1])]}
-    with pytest.raises(PiecesLost, match=r"1 that only worker 2 held, such as kernel\[2:4\]") as lost:
-        assign([spec], [0, 1], gone=[2])
-    assert lost.value.holders == (2,)
-
-
-def _seconds(parts: int) -> float:
-    """Processor time to assign and check that many pieces along each of three dimensions."""
-    cuts = list(itertools.product(range(parts), repeat=3))
-    pieces = tuple(Piece(cut, tuple(n + 1 for n in cut), (sum(cut) % 8, 7)) for cut in cuts)
-    spec = ShardedSpec("kernel", "float32", (parts,) * 3, pieces)
-    began = time.process_time()
-    assigned = assign([spec], range(8))
-    check_boxes((box for boxes in assigned.values() for box in boxes), [spec])
-    return time.process_time() - began
-
-
-def test_thousands_of_pieces_cost_no_more_than_in_proportion() -> None:
-    few, many = (min(_seconds(parts) for _ in range(3)) for parts in (8, 16))
-    assert many < 32 * few  # There are 8 times as many, and 64 times as many pairs.
 
 
 def test_a_tensor_that_claims_to_be_divided_along_dozens_of_dimensions_is_refused_at_once() -> None:
     shape = (2,) * 32
     boxes = [a_box(shape, ((0, 1),) * n + ((1, 2),) + ((0, 2),) * (31 - n)) for n in range(32)]
     with pytest.raises(ValueError, match="along 32 dimensions"):
-        check_boxes(boxes)
+        check_cover(boxes)
+
+
+def test_a_piece_never_shares_its_key_with_another_tensor() -> None:
+    assert Value("a", "int8", (9,)).run(0, 5).key == "a[0:5]"
+    assert Value("a[0:5]", "int8", (5,)).run(0, 5).key == "a[0:5][0:5]"
+    assert Value("__metadata__", "int8", (5,)).run(0, 5).key == "__metadata__[0:5]"
+    assert Value("a", "int8", (3, 3)).run(0, 9).key == "a"
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "shape"),
+    [
+        ("a", "complex128", ()),
+        ("a", "object", ()),
+        ("a", ["float32"], ()),
+        ("a", "float32", (-1,)),
+        ("a", "float32", (0, 2**61)),
+        ("a", "float32", (2**61, 2**61)),
+        ("a", "float32", (1,) * 33),
+        ("", "float32", ()),
+    ],
+)
+def test_an_impossible_tensor_is_refused(name: str, dtype: Any, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"Expected .* Received: "):
+        Value(name, dtype, shape)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 2), (3, 2), (0, 7), (7, 7)])
+def test_a_run_outside_its_tensor_is_refused(start: int, stop: int) -> None:
+    with pytest.raises(ValueError, match=r"Expected a piece of 'a' with the dimensions \[6\]"):
+        Value("a", "float32", (2, 3)).run(start, stop)
