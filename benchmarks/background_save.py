@@ -24,7 +24,7 @@ from checkpointers import PLAN
 from figures import Aims, conditions, table, tell
 from state import bytes_of, model_of, peak_of, touch
 
-from keras_preempt.agreement.alignment import Position
+from keras_preempt.agreement.messages import Position
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore

@@ -14,7 +14,7 @@ import tensorflow as tf
 from files import flush
 from safetensors.numpy import load_file, save_file
 
-from keras_preempt.agreement.alignment import Kind, Plan, Position
+from keras_preempt.agreement.messages import Kind, Plan, Position
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.reader import committed, load
 from keras_preempt.checkpoint.retention import Retention

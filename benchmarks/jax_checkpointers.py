@@ -15,7 +15,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from files import flush
 
-from keras_preempt.agreement.alignment import Kind, Plan, Position
+from keras_preempt.agreement.messages import Kind, Plan, Position
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.reader import committed, load

@@ -63,27 +63,6 @@ from enum import Enum
 
 from keras_preempt.agreement.messages import At, Call, Kind, Plan, Position, ProtocolError
 
-__all__ = [
-    "TRANSITIONS",
-    "At",
-    "Call",
-    "Decision",
-    "Kind",
-    "Plan",
-    "Position",
-    "ProtocolError",
-    "State",
-    "Transition",
-    "Trigger",
-    "abort_plan",
-    "answer",
-    "decide",
-    "make_plan",
-    "outcome",
-    "transition",
-    "without",
-]
-
 
 class State(str, Enum):
     """What a member is doing in its round."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from signal import Signals
 from typing import TYPE_CHECKING, Any
 
-from keras_preempt.agreement.alignment import Position
+from keras_preempt.agreement.messages import Position
 from keras_preempt.checkpoint import failpoints
 from keras_preempt.drilled.places import fit_name, given
 from keras_preempt.drilled.step_record import Begun, StepRecord

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_preempt.agreement.alignment import Position
+from keras_preempt.agreement.messages import Position
 from keras_preempt.checkpoint.checked_file import extended
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.drilled.places import record_name

@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from keras_preempt.agreement.alignment import Position
+from keras_preempt.agreement.messages import Position
 from keras_preempt.checkpoint.documents import FORMAT
 from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable, TooLarge, UnsupportedFormat, one_line
 from keras_preempt.checkpoint.layout import EVENTS

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from keras_preempt.agreement.alignment import Position
+from keras_preempt.agreement.messages import Position
 from keras_preempt.backend.keras.running_fit import RunningFit
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
 from keras_preempt.checkpoint.other_workers import LoadedFromOthers, Setup

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import asdict
 
-from keras_preempt.agreement.alignment import Kind, Plan, Position
 from keras_preempt.agreement.coordinator import LocalCoordinator
+from keras_preempt.agreement.messages import Kind, Plan, Position
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.attempt import Attempt
 from keras_preempt.checkpoint.commit import check_fence, commit, wait_for_commit

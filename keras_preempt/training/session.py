@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from keras_preempt.agreement.alignment import Position
+from keras_preempt.agreement.messages import Position
 from keras_preempt.backend import pipelines
 from keras_preempt.backend.keras import first_reset
 from keras_preempt.backend.keras.model_parts import steps_done, steps_of_parts

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Literal, NamedTuple
 
-from keras_preempt.agreement.alignment import At, Plan
 from keras_preempt.agreement.member import CallRequest, Member
-from keras_preempt.agreement.messages import Call, Failure
+from keras_preempt.agreement.messages import At, Call, Failure, Plan
 
 
 class Violation(AssertionError):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from keras_preempt.agreement.alignment import ProtocolError
+from keras_preempt.agreement.messages import ProtocolError
 from tests.agreement.alignment_cluster import Cluster, Facts, Keys, Main, Violation, Worker, thawed
 from tests.agreement.model import Model
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from keras_preempt.agreement import alignment, member
-from keras_preempt.agreement.alignment import Plan, State
+from keras_preempt.agreement.alignment import State
 from keras_preempt.agreement.grace import Standing
 from keras_preempt.agreement.member import CallRequest, Member, Withdrawn
-from keras_preempt.agreement.messages import At, Call
+from keras_preempt.agreement.messages import At, Call, Plan
 from tests.agreement import model
 from tests.agreement.alignment_cluster import Cluster
 

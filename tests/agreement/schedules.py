@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from keras_preempt.agreement.alignment import Plan
+from keras_preempt.agreement.messages import Plan
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 
 from keras_preempt.agreement.alignment import (
     TRANSITIONS,
-    At,
-    Call,
     Decision,
-    Kind,
-    Plan,
-    Position,
-    ProtocolError,
     State,
     Trigger,
     abort_plan,
@@ -26,7 +20,7 @@ from keras_preempt.agreement.alignment import (
     outcome,
     transition,
 )
-from keras_preempt.agreement.messages import key
+from keras_preempt.agreement.messages import At, Call, Kind, Plan, Position, ProtocolError, key
 
 CALL = Call(1, Kind.PREEMPTED, "SIGTERM")
 PLAN = Plan(4, Kind.PREEMPTED, (0,), (1,))

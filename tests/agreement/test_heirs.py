@@ -14,7 +14,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from keras_preempt.agreement.alignment import At, Call, Kind, Plan, make_plan, without
+from keras_preempt.agreement.alignment import make_plan, without
+from keras_preempt.agreement.messages import At, Call, Kind, Plan
 
 
 def test_one_that_knows_of_nobody_who_is_late_and_gets_nothing_writes_everything() -> None:

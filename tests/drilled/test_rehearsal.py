@@ -20,7 +20,7 @@ import pytest
 import tensorflow as tf
 
 from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
-from keras_preempt.agreement.alignment import Position
+from keras_preempt.agreement.messages import Position
 from keras_preempt.backend.tensorflow.datasets import hidden_sources
 from keras_preempt.checkpoint import failpoints
 from keras_preempt.checkpoint.storage.opening import open_store

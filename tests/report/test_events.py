@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from keras_preempt.agreement.alignment import Position
+from keras_preempt.agreement.messages import Position
 from keras_preempt.checkpoint.errors import StoreUnavailable, TooLarge
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.local import LocalStore

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_preempt.agreement.alignment import Position
+from keras_preempt.agreement.messages import Position
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.layout import SAVE_REQUEST
 from keras_preempt.checkpoint.storage.gcs import GcsStore

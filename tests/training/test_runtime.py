@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from keras_preempt.agreement import delegate, grace
-from keras_preempt.agreement.alignment import Call, Kind
+from keras_preempt.agreement.messages import Call, Kind
 from keras_preempt.notices import Notice
 from keras_preempt.training.save import pace
 from tests.agreement.memory_coordinator import PATIENCE

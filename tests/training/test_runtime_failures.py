@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from keras_preempt.agreement import member
-from keras_preempt.agreement.alignment import Plan
+from keras_preempt.agreement.messages import Plan
 from tests.training.runtime_job import Job, bounded_rounds, notice
 
 

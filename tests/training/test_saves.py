@@ -16,8 +16,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from keras_preempt.agreement.alignment import Kind, Plan, Position
 from keras_preempt.agreement.grace import longest_wait
+from keras_preempt.agreement.messages import Kind, Plan, Position
 from keras_preempt.checkpoint import failpoints, incarnations
 from keras_preempt.checkpoint.commit import read_manifest
 from keras_preempt.checkpoint.reader import committed, load

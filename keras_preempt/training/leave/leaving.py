@@ -109,8 +109,7 @@ _kept: list[Any] = []
 
 
 def _end_soon() -> None:
-    # What holds the end of a process up is prevented when it has come: a program that catches the exception continues
-    # as before.
+    # Only prepared here: a program that catches the exception continues as before.
     with whatever_happens("Keeping the iterators of the input"):
         _kept[:] = pipelines.iterators()
     with whatever_happens("Leaving the job at the end of the process"):
@@ -136,7 +135,7 @@ def _never_drop(iterators: Iterable[Any]) -> None:
 
 
 def stay() -> None:
-    """This process trains now: again, if its program has caught the exception. At its end it will drop no iterator."""
+    """This process trains, maybe again after its program caught the exception: undoes what `_end_soon` prepared."""
     _kept.clear()
     end_limit.no_limit()
     atexit.unregister(_keep_iterators)

@@ -103,7 +103,7 @@ class _Script:
 
 _scripts: dict[str, _Script] = {}
 _running: dict[str, FitSlot] = {}
-_heard: list[Notice] = []
+_late_signals: list[Notice] = []
 _said: set[Hashable] = set()
 
 ended_fits = EndedFits()
@@ -228,13 +228,13 @@ def leave_notices(notices: Iterable[Notice]) -> None:
 
     Other sources will announce theirs again.
     """
-    _heard[:] = [notice for notice in notices if notice.source == "signal"]
+    _late_signals[:] = [notice for notice in notices if notice.source == "signal"]
 
 
 def take_notices() -> list[Notice]:
     """Returns what `leave_notices` has kept, once."""
-    taken = _heard[:]
-    _heard.clear()
+    taken = _late_signals[:]
+    _late_signals.clear()
     return taken
 
 

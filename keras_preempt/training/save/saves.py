@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from keras_preempt.agreement.alignment import Kind, Plan, Position, without
+from keras_preempt.agreement.alignment import without
+from keras_preempt.agreement.messages import Kind, Plan, Position
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.errors import Fenced
 from keras_preempt.checkpoint.layout import step_of

@@ -39,7 +39,7 @@ class Handshake:
         self._prefix = key(fit, 0, "start")
 
     def say(self, name: str, value: Mapping[str, Any]) -> None:
-        """Says something to whoever waits for `name`."""
+        """Publishes a value under `name`."""
         self.coordinator.put_if_absent(f"{self._prefix}/{name}", json.dumps(value))
 
     def hear(self, name: str, who: int, patience: float | None = None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from keras_preempt.agreement.alignment import Position
+from keras_preempt.agreement.messages import Position
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.attempt import Attempt
 from keras_preempt.checkpoint.commit import commit, wait_for_commit
