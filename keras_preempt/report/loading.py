@@ -17,6 +17,7 @@ from keras_preempt.report import events
 from keras_preempt.report.account import Account, account
 
 _MOST_STARTS_NAMED = 5
+_MOST_SILENT = 1 << 16
 
 
 class NoEvents(CheckpointError):
@@ -68,7 +69,14 @@ class Loader:
         records = events.read(store, gaps.append, self._kept)
         if len(records) != self._known:
             self._from_manifests = _unreported_commits(store, records)
-            self._more_gaps, self._known = _starts_without_events(store, records), len(records)
+            starts, last = {record["incarnation"] for record in records}, incarnations.latest(store)
+            if last - len(starts) > _MOST_SILENT:  # A file name with an absurd number.
+                numbered = f"the starts are numbered up to {last}, and only {len(starts)} have events"
+                self._more_gaps = [numbered]
+            else:
+                silent = [str(number) for number in range(1, last + 1) if number not in starts]
+                self._more_gaps = [f"start {some(silent, _MOST_STARTS_NAMED)}: no events"] if silent else []
+            self._known = len(records)
             if steps := {record["step"] for record in self._from_manifests}:
                 self._more_gaps.append(
                     f"the commits of {counted(len(steps), 'checkpoint')}, the first of step {min(steps):,}: known only "
@@ -105,12 +113,3 @@ def _unreported_commits(store: Store, records: Sequence[Mapping[str, Any]]) -> l
         for kind in (("commit", "finish") if manifest.finished else ("commit",))
         for part in manifest.parts
     ]
-
-
-def _starts_without_events(store: Store, records: Sequence[Mapping[str, Any]]) -> list[str]:
-    known = {record["incarnation"] for record in records}
-    last = incarnations.latest(store)
-    if last - len(known) > 1 << 16:  # A file name with an absurd number.
-        return [f"the starts are numbered up to {last}, and only {len(known)} have events"]
-    silent = [str(number) for number in range(1, last + 1) if number not in known]
-    return [f"start {some(silent, _MOST_STARTS_NAMED)}: no events"] if silent else []

@@ -20,6 +20,7 @@ from keras_preempt.report.wording import clock, headline, length, lost, lost_ste
 from keras_preempt.report.worker_run import End
 
 STYLE = resources.files("keras_preempt.report").joinpath("page.css").read_text("utf-8")
+_CLASSES = {end: "silent" if end is End.SILENT else end.value for end in End}
 
 
 def page(account: Account, directory: str) -> str:
@@ -74,16 +75,12 @@ def page(account: Account, directory: str) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _class_of(end: End) -> str:
-    return "silent" if end is End.SILENT else end.value
-
-
 def _ended(account: Account) -> str:
     """How the run ended, before anything else."""
     last, words = account.starts[-1], headline(account)
     why = f"<span>{escape(last.why)}</span><br>" if last.why else ""
     return (
-        f'<p class="ended {_class_of(last.end)}"><b>{escape(words[:1].upper() + words[1:])}</b>{why}<span class="soft">'
+        f'<p class="ended {_CLASSES[last.end]}"><b>{escape(words[:1].upper() + words[1:])}</b>{why}<span class="soft">'
         f"{moment(account.began)} to {clock(account.ended, account.began)} UTC</span></p>"
     )
 
@@ -144,7 +141,7 @@ def _items(account: Account, events: list[journal.Entry], needed: Collection[str
         items, kind = "", ""
         for entry in row:
             kind = "notice-event" if entry.what == "notice" else entry.what
-            kind = kind if entry.end is None else _class_of(entry.end)
+            kind = kind if entry.end is None else _CLASSES[entry.end]
             time = f"<time>{clock(entry.at, account.began)}</time>"
             items += f'<li id="{escape(entry.key)}" class="{kind}">{time}{escape(entry.words)}</li>'
         if in_common:

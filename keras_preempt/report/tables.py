@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from keras_preempt.process.words import counted, some
@@ -41,10 +41,16 @@ class Table:
     rows: list[list[str]]
 
 
-def _table(title: str, rows: Sequence[_Row], *columns: tuple[Column, Callable[[_Row], str]]) -> Table:
-    return Table(
-        title, [column for column, _ in columns], [[text(row) for _, text in columns] for row in rows]
-    )
+def _table(
+    title: str,
+    rows: Sequence[_Row],
+    *columns: tuple[Column, Callable[[_Row], str]],
+    most: int | None = _MOST_ROWS,
+) -> Table:
+    if most is not None and len(rows) > most:
+        title, rows = f"{title}; the last {most} of {len(rows)}", rows[-most:]
+    texts = [[text(row) for _, text in columns] for row in rows]
+    return Table(title, [column for column, _ in columns], texts)
 
 
 def starts(account: Account) -> Table:
@@ -64,6 +70,7 @@ def starts(account: Account) -> Table:
         (Column("steps", "steps"), step_range),
         (Column("lost", "lost"), lost),
         (Column("end", "how it ended", left=True), ended),
+        most=None,
     )
 
 
@@ -107,7 +114,7 @@ def places(account: Account) -> Table:
             starts_of, workers_of = found.setdefault((worker.host or "?", software or "?"), (set(), set()))
             starts_of.add(start.number)
             workers_of.add(worker.member)
-    table = _table(
+    return _table(
         "Hosts and versions",
         list(found.items()),
         (Column("host", "host"), lambda row: row[0][0]),
@@ -115,7 +122,6 @@ def places(account: Account) -> Table:
         (Column("starts", "starts", left=True), lambda row: _ranges(row[1][0])),
         (Column("versions", "versions", left=True), lambda row: row[0][1]),
     )
-    return _shortened(table)
 
 
 def _ranges(numbers: Collection[int], prefix: str = "") -> str:
@@ -131,7 +137,7 @@ def _ranges(numbers: Collection[int], prefix: str = "") -> str:
 
 
 def notices(account: Account) -> Table:
-    table = _table(
+    return _table(
         "Notices",
         account.notices,
         (Column("at", "notice at"), lambda notice: clock(notice.at, account.began)),
@@ -148,12 +154,11 @@ def notices(account: Account) -> Table:
             ),
         ),
     )
-    return _shortened(table)
 
 
 def saves(account: Account) -> Table:
     """The committed checkpoints."""
-    table = _table(
+    return _table(
         f"Saves: {counted(len(account.saves), 'checkpoint')}",
         account.saves,
         (Column("at", "saved at"), lambda save: clock(save.at, account.began)),
@@ -165,14 +170,6 @@ def saves(account: Account) -> Table:
             lambda save: ", ".join(f"w{each}" for each in save.missing) or "-",
         ),
     )
-    return _shortened(table)
-
-
-def _shortened(table: Table) -> Table:
-    if len(table.rows) <= _MOST_ROWS:
-        return table
-    title = f"{table.title}; the last {_MOST_ROWS} of {len(table.rows)}"
-    return replace(table, title=title, rows=table.rows[-_MOST_ROWS:])
 
 
 FORMAT = 1

@@ -103,7 +103,12 @@ class _Picture:
         shape, seconds = self._shape, self._seconds
         step = next((tick for tick in _TICKS if seconds / tick <= shape.most_ticks), _WIDEST_STEP)
         for number in range(min(int(seconds / step), 10 * shape.most_ticks) + 1):
-            x, text = self._x(self._began + number * step), _elapsed(number * step)
+            after = number * step
+            x, text = self._x(self._began + after), f"{after / 86400:g} d"
+            if after < 2 * 86400:
+                text = f"{after / 3600:g} h"
+            if after < 3600:
+                text = f"{after / 60:g} min" if after >= 60 else f"{after:g} s" if after else "0"
             half = len(text) * shape.letter / 2
             anchor = "start" if x - half < shape.left else "end" if x + half > shape.width else "middle"
             yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 6:.0f}" y2="{bottom:.0f}"/>'
@@ -236,11 +241,3 @@ class _Picture:
 
 def _text(kind: str, x: str, y: float, anchor: str, text: str, digits: int = 0) -> str:
     return f'<text class="{kind}" x="{x}" y="{y:.{digits}f}" text-anchor="{anchor}">{text}</text>'
-
-
-def _elapsed(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:g} s" if seconds else "0"
-    if seconds < 3600:
-        return f"{seconds / 60:g} min"
-    return f"{seconds / 3600:g} h" if seconds < 2 * 86400 else f"{seconds / 86400:g} d"

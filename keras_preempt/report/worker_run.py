@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from keras_preempt.checkpoint.errors import one_line
@@ -64,12 +64,12 @@ class Span:
         return self.ended - self.began
 
 
+@dataclass
 class Timeline:
     """Consecutive spans, without gaps and overlaps, from one moment in seconds since 1970 to `at`."""
 
-    def __init__(self, at: float) -> None:
-        self.at = at
-        self.spans: list[Span] = []
+    at: float
+    spans: list[Span] = field(default_factory=list)
 
     def until(self, moment: float, what: str) -> None:
         """Adds that everything up to a moment was `what`; does nothing if the timeline is past it: clocks go back."""
