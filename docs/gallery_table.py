@@ -52,6 +52,7 @@ def said(line: str) -> str:
     """Returns what the log said of a script, as it may have said it of others."""
     told = _OWN_CALLBACKS.sub("(their names)", line.removeprefix(EVERY_LINE))
     told = told.removeprefix("After a preemption: ").removeprefix("NOT exact after a preemption: ")
+    told = told.partition(". ")[0].removesuffix(".")  # The cure follows.
     return re.sub(r"[*_]", r"\\\g<0>", told)  # They would be Markdown.
 
 
