@@ -57,6 +57,7 @@ STAGES = (
             "backend",
             "checkpoint/storage/test_gcs_saver.py",
             "cli/test_export_keras.py",
+            "drilled",
             "notices/test_watcher.py",
             "state",
             "training",
