@@ -81,15 +81,15 @@ class Standing:
     @property
     def first(self) -> Notice:
         """The notice by which to be gone first; there must be one."""
-        return min(self.notices, key=self._gone_by)
+        return min(self.notices, key=self._save_deadline)
 
     @property
-    def gone_by(self) -> float:
+    def save_deadline(self) -> float:
         """When the last save must be over, by the earliest deadline that stands.
 
         The moment of the notice where there is no time to train on: that is in the past. There must be a notice.
         """
-        return self._gone_by(self.first)
+        return self._save_deadline(self.first)
 
     @property
     def ends_at(self) -> float | None:
@@ -99,7 +99,7 @@ class Standing:
             known += [notice.heard_at + self.grace for notice in self.notices]
         return min(known, default=None)
 
-    def _gone_by(self, notice: Notice) -> float:
+    def _save_deadline(self, notice: Notice) -> float:
         if self.grace is None:
             return notice.heard_at if notice.ends_at is None else notice.ends_at
         by = notice.heard_at + self.grace

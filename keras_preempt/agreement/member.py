@@ -162,7 +162,7 @@ class Member:
         request = self.call_to_leave(now, reserve) if listening and not self.trains_on else None
         if request is not None and not self.awaits_call:
             self.expect(now)  # No further step until the call is back, as after a signal.
-        news = not before or self.standing.gone_by < before.gone_by
+        news = not before or self.standing.save_deadline < before.save_deadline
         return NoticeEffect.NEWS if news else NoticeEffect.KNOWN, request
 
     def withdraw(self, notice: Notice) -> Withdrawn:
@@ -198,7 +198,7 @@ class Member:
         if self.interrupted:
             return CallRequest(self.round, Call(self.index, Kind.INTERRUPTED, "interrupted by its user"))
         kind = Kind.DEADLINE if self.trains_on else Kind.PREEMPTED
-        goes_on = kind is Kind.PREEMPTED and has_room(self.standing.gone_by, now, reserve)
+        goes_on = kind is Kind.PREEMPTED and has_room(self.standing.save_deadline, now, reserve)
         return CallRequest(self.round, Call(self.index, kind, self.standing.first.reason, goes_on))
 
     def _call_at_once(self, now: float, reserve: float) -> CallRequest | None:
@@ -219,7 +219,7 @@ class Member:
         counts = self.open and self.trains_on and self.standing and self.state is State.LISTENING
         if not counts or self.called == self.round:  # If it has called, the call is on its way.
             return None
-        return self.standing.gone_by - reserve
+        return self.standing.save_deadline - reserve
 
     def count_down(self, now: float, reserve: float) -> CallRequest | None:
         """Calls the last round if the time for it has come."""

@@ -126,7 +126,7 @@ def counts_down_before_an_interrupt(patch: pytest.MonkeyPatch) -> None:
 
 def trains_on_without_time(patch: pytest.MonkeyPatch) -> None:
     """Whether there is time does not matter."""
-    patch.setattr(member, "has_room", lambda gone_by, now, reserve: True)
+    patch.setattr(member, "has_room", lambda save_deadline, now, reserve: True)
 
 
 def does_not_hold_for_a_signal(patch: pytest.MonkeyPatch) -> None:

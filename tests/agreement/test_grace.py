@@ -53,7 +53,7 @@ def notice(
 
 
 @pytest.mark.parametrize(
-    ("grace", "deadline", "gone_by", "ends_at"),
+    ("grace", "deadline", "save_deadline", "ends_at"),
     [
         (None, None, 100.0, None),  # Nobody says how long: at once.
         (None, 160.0, 160.0, 160.0),
@@ -65,32 +65,32 @@ def notice(
     ],
 )
 def test_what_the_user_says_and_what_the_notice_says(
-    grace: float | None, deadline: float | None, gone_by: float, ends_at: float | None
+    grace: float | None, deadline: float | None, save_deadline: float, ends_at: float | None
 ) -> None:
     standing = Standing(grace).add(notice(deadline=deadline))
-    assert (standing.gone_by, standing.ends_at) == (gone_by, ends_at)
+    assert (standing.save_deadline, standing.ends_at) == (save_deadline, ends_at)
 
 
 def test_the_earliest_deadline_decides_and_a_notice_replaces_the_one_of_the_same_event() -> None:
     one = Standing().add(notice(deadline=200.0, id="a"))
     other = one.add(notice(deadline=300.0, id="b"))
-    assert other.gone_by == 200.0
+    assert other.save_deadline == 200.0
     third = other.add(notice(deadline=150.0, id="c"))
-    assert (third.gone_by, third.first.id) == (150.0, "c")
-    assert one.add(notice(deadline=300.0, id="a")).gone_by == 300.0
+    assert (third.save_deadline, third.first.id) == (150.0, "c")
+    assert one.add(notice(deadline=300.0, id="a")).save_deadline == 300.0
 
 
 def test_a_signal_that_is_sent_again_does_not_begin_the_grace_period_anew() -> None:
     first = Standing(grace=30.0).add(notice(received=100.0, source="signal"))
     assert first.add(notice(received=120.0, source="signal")) == first
-    assert first.add(notice(received=120.0, source="signal")).gone_by == 130.0
+    assert first.add(notice(received=120.0, source="signal")).save_deadline == 130.0
 
 
 def test_a_withdrawn_notice_leaves_the_others() -> None:
     both = Standing().add(notice(deadline=150.0, id="a")).add(notice(deadline=200.0, id="b"))
     second = both.withdraw(notice(id="a"))
     assert second.withdraw(notice(id="a")) == second
-    assert second.gone_by == 200.0
+    assert second.save_deadline == 200.0
     none = second.withdraw(notice(id="b"))
     assert not none
     assert none.ends_at is None

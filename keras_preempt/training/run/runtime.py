@@ -116,7 +116,7 @@ class Runtime:
             logger.info("%s changes nothing: an earlier notice leaves less time.", notice.reason)
         else:
             standing, now = self._standing, self._clock()
-            left = standing.gone_by - now if standing else 0.0
+            left = standing.save_deadline - now if standing else 0.0
             logger.warning("%s", self.announcement(notice, f" in {left:.0f} s" if left > 0 else ""))
             if standing.ends_at is not None:
                 self._warn_if_too_late(standing.ends_at - now)

@@ -52,15 +52,7 @@ class Schedule:
 
 
 def schedule_from(save_every: object) -> Schedule:
-    """Turns the argument `save_every` into a schedule.
-
-    Args:
-        save_every: None; a number of training steps; "epoch"; a time such as "90s", "10min" or "1h", or a
-            `datetime.timedelta`.
-
-    Raises:
-        ValueError: It is none of these, or not positive.
-    """
+    """Turns the argument `save_every` into a schedule; raises ValueError for what it does not take."""
     if save_every is None:
         return Schedule()
     if isinstance(save_every, int) and not isinstance(save_every, bool) and save_every > 0:
@@ -89,7 +81,7 @@ def schedule_of(save_every: object) -> Schedule:
 
 
 def schedule_from_text(text: str) -> Schedule:
-    """Parses a text as `parse` does; digits alone are a number of steps."""
+    """The same of a text; digits alone are a number of steps."""
     return schedule_from(int(text) if text.isascii() and text.isdigit() else text)
 
 
