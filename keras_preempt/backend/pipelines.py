@@ -35,8 +35,10 @@ _WITHOUT_PIPELINES: dict[str, Any] = {
     "hidden_sources": list,
     "iterator_state": lambda iterator: None,
     "iterators": list,
+    "keeps_an_order": lambda dataset: False,
     "never_has_state": lambda dataset: True,
     "pipelines_of": lambda data: [],
+    "reshuffles_while_drawn": lambda dataset: False,
 }
 """What may be asked where the program has not imported TensorFlow."""
 
