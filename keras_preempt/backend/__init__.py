@@ -1,1 +1,1 @@
-"""All that knows the insides of Keras and of its backends."""
+"""Everything that knows the internals of Keras, TensorFlow and JAX."""

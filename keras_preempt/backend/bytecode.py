@@ -101,5 +101,5 @@ def names_in(code: CodeType) -> set[str]:
 
 
 def stored_attributes(code: CodeType) -> set[str]:
-    """Returns the attributes that code sets, and code that is defined in it, of whatever object."""
+    """Returns the attributes that code sets, and code that is defined in it, of any object."""
     return {step.name for step in steps_within(code) if step.does == "STORE_ATTR"}

@@ -24,10 +24,8 @@ Runs = Mapping[str, tuple[int, int]]
 def copied(views: Mapping[str, Array], runs: Runs, is_a_copy: Callable[[str], bool]) -> dict[str, Array]:
     """Returns copies of values that outlive every assignment to what the values are views of.
 
-    Args:
-        views: The values, by name.
-        runs: Which elements are needed, by name; without an entry, all of them. Only these are copied and take memory.
-        is_a_copy: Whether a value, by its name, is a copy already.
+    `runs` says which elements are needed, by name; without an entry, all of them. Only these are copied and take
+    memory.
     """
     values: dict[str, Array] = {}
     pieces: list[tuple[Array, Array]] = []
@@ -35,7 +33,10 @@ def copied(views: Mapping[str, Array], runs: Runs, is_a_copy: Callable[[str], bo
         values[name] = value
         if not is_a_copy(name):
             values[name] = empty(value.dtype.name, value.shape)
-            pieces += _pieces(values[name], value, runs.get(name, (0, value.size)))
+            run = slice(*runs.get(name, (0, value.size)))
+            target, source = (each.reshape(-1)[run].view(np.uint8) for each in (values[name], value))
+            cuts = [slice(start, start + _PIECE) for start in range(0, len(target), _PIECE)]
+            pieces += [(target[cut], source[cut]) for cut in cuts]
     if sum(target.nbytes for target, _ in pieces) < LARGE:
         for target, source in pieces:
             np.copyto(target, source)
@@ -44,10 +45,3 @@ def copied(views: Mapping[str, Array], runs: Runs, is_a_copy: Callable[[str], bo
             for copied in [pool.submit(np.copyto, target, source) for target, source in pieces]:
                 copied.result()
     return values
-
-
-def _pieces(target: Array, source: Array, run: tuple[int, int]) -> list[tuple[Array, Array]]:
-    flat, other = (array.reshape(-1)[slice(*run)].view(np.uint8) for array in (target, source))
-    return [
-        (flat[start : start + _PIECE], other[start : start + _PIECE]) for start in range(0, len(flat), _PIECE)
-    ]

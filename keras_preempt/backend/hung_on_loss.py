@@ -1,9 +1,9 @@
 """Ends a coordinator that hangs on remote workers which are gone.
 
-As a rule the backend raises an error in the step that runs on workers when they die. TensorFlow can also wait for ever
-for a tensor on one of them (seen with 2.21, when all workers were killed). Its thread is then inside TensorFlow, where
-no exception and no signal handler of Python reaches it. If it holds Python's lock there, no other thread runs either.
-What is left then is faulthandler's timer, which needs no lock, but has only one exit status.
+As a rule the backend raises an error in the step that runs on workers when they die. TensorFlow can also wait for
+ever for a tensor on one of them (seen with 2.21, when all workers were killed). Its thread is then inside TensorFlow,
+where no exception and no signal handler of Python reaches it. If it holds Python's lock there, no other thread runs
+either. What is left then is faulthandler's timer, which needs no lock, but has only one exit status.
 """
 
 from __future__ import annotations
@@ -34,12 +34,7 @@ def end_process() -> None:
 
 
 class HungOnLoss:
-    """A limit to how long training may hang after the workers are gone.
-
-    Args:
-        end: Called at the limit; for tests.
-        patience: The limit, in seconds.
-    """
+    """A limit, in seconds, to how long training may hang after the workers are gone."""
 
     def __init__(self, end: Callable[[], None] = end_process, patience: float = PATIENCE) -> None:
         self._end = end

@@ -1,4 +1,4 @@
-"""What can be told of a `tf.data` pipeline, which Keras takes on every backend, and of the state of its iterators.
+"""What is known of a `tf.data` pipeline, which Keras takes on every backend, and of the state of its iterators.
 
 The functions are those of `backend/tensorflow`. A program that has not imported TensorFlow has no pipelines, and it is
 not imported to find that out.

@@ -10,7 +10,7 @@ PREEMPTION_NOTICE_KEY = "TF_DEFAULT_PREEMPTION_NOTICE_KEY"
 """The key under which TensorFlow's own SIGTERM handler and its TPU runtime leave "/job:worker/task:N"."""
 
 LOOK_SECONDS = 1.0
-"""Seconds between two looks at whether the workers are gone; each is one request to the coordination service."""
+"""Seconds between two checks whether the workers are gone; each is one request to the coordination service."""
 
 Jobs = tuple[tuple[str, int], ...]
 """Names of jobs, each with the number of its tasks."""
@@ -53,9 +53,8 @@ class RemoteWorkers:
             left = LOOK_SECONDS if limit is None else limit - time.monotonic()
             if left <= 0:
                 return False
-            time.sleep(
-                min(left, LOOK_SECONDS)
-            )  # Nothing tells: the one that would, the host of the service, goes.
+            # Nothing reports it: the process that would, the host of the service, is the one that goes.
+            time.sleep(min(left, LOOK_SECONDS))
         return True
 
 

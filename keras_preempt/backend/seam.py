@@ -4,8 +4,8 @@ A backend is a folder beside this module with a subclass of `Backend`, which ove
 that trains by itself. Everything above `backend/` reaches it through `backend()` and names no backend;
 `backend/keras/`, `place` and `hung_on_loss` belong to none. Three things pass through these methods that only a backend
 understands: a *strategy* (how a model's replicas share its training), a *part* (what stands behind a variable on one
-replica of this worker), and the *dataset* that Keras iterates over. What can be told of a `tf.data` pipeline, which
-Keras takes on every backend, is in `pipelines`.
+replica of this worker), and the *dataset* that Keras iterates over. What is known of a `tf.data` pipeline, which Keras
+takes on every backend, is in `pipelines`.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Errors:
         return None
 
     def code_to_report(self, code: int) -> int:
-        """Returns the code under which the other workers are told of an error with a code of `described`."""
+        """Returns the code under which an error with a code of `described` is reported to the other workers."""
         return code or ABORTED
 
     def may_hide_another(self, error: BaseException) -> bool:
@@ -139,7 +139,7 @@ class Errors:
         return False
 
     def says_the_service_is_out_of_reach(self, error: BaseException) -> bool:
-        """Whether an error says that the coordination service does not answer: further calls may wait for ever."""
+        """Whether an error says that the coordination service does not answer: further calls may never return."""
         return False
 
     def says_a_loss(self, error: BaseException, remote: RemoteWorkers) -> bool:
@@ -168,7 +168,7 @@ class Errors:
         return None
 
     def forget_asynchronous(self) -> None:
-        """Forgets the error of operations that nobody has waited for, which the next operation would raise again."""
+        """Forgets the error of asynchronous operations, which the next operation would raise again."""
 
 
 class Backend:
@@ -177,7 +177,7 @@ class Backend:
     Attributes:
         name: What people call it.
         feed: The class of the feed of an epoch iterator of Keras.
-        hears_by_key: Whether its runtime tells all processes of a notice, and which of them it is for, under
+        hears_by_key: Whether its runtime reports a notice to all processes, with the one that it is for, under
             `place.PREEMPTION_NOTICE_KEY`.
         runs_ahead: Whether a step is still being computed when the training function returns; `RunningFit.finish_hooks`
             then waits for what callbacks do with its logs.
@@ -227,7 +227,7 @@ class Backend:
         return Place()
 
     def place_of_loop(self, resolver: Any) -> tuple[Place, Any]:
-        """Finds this process among the workers of a custom loop; also returns the strategy if that tells it.
+        """Finds this process among the workers of a custom loop; also returns the strategy if it was found by that.
 
         Raises ValueError if it is none of them, or if the loops of this backend have nothing to be found by.
         """
@@ -241,10 +241,7 @@ class Backend:
         return False
 
     def neighbours(self, strategy: Any) -> Neighbours | None:
-        """Returns the job in which this process trains a model of its own, as the strategy is not for several workers.
-
-        None if it is no training worker of a job of several.
-        """
+        """Returns the job of several training workers in which this process trains alone; None if it is in none."""
         return None
 
     def job(self) -> Job | None:
@@ -274,7 +271,7 @@ class Backend:
         raise CoordinationLost("This backend has no coordination service.")
 
     def early_notice(self, timeout: float = 0.0) -> str | None:
-        """Returns when the backend's runtime has heard a termination signal that Python did not; None if it has not.
+        """Returns when the backend's runtime has received a termination signal that Python did not; None if it has not.
 
         Args:
             timeout: Seconds to wait for it: a signal that has just come may be reported with a delay.
@@ -287,7 +284,7 @@ class Backend:
     def leave_refused(self) -> None:
         """Called when this process is about to end untrained, by an error that the others of its job do not have."""
 
-    def tell_end(self) -> None:
+    def announce_end(self) -> None:
         """Called right before this process is ended although Python is not through: the others may wait for it."""
 
     def unordered_sums(self) -> str:

@@ -1,12 +1,13 @@
-"""The versions of Keras and its backends that this package was verified with."""
+"""The versions of Keras and its backends that this package was verified with, and those that are installed."""
 
 from __future__ import annotations
 
-import importlib.metadata
+import re
+from collections.abc import Collection
+from importlib import metadata
 
 from packaging.version import Version
 
-from keras_preempt.backend.installed import requirement
 from keras_preempt.checkpoint.errors import PicklableError
 
 OLDEST_KERAS = "3.8.0"
@@ -63,11 +64,7 @@ class _UnsupportedVersion(PicklableError, ImportError):
 
 
 class UnsupportedTensorFlow(_UnsupportedVersion):
-    """The installed TensorFlow lacks a private name that this package needs, or has changed it.
-
-    Args:
-        expected: What was expected of TensorFlow.
-    """
+    """The installed TensorFlow lacks a private name that this package needs, or has changed it."""
 
     def __init__(self, expected: str) -> None:
         import tensorflow as tf  # Here, since what needs no TensorFlow works without it.
@@ -76,11 +73,57 @@ class UnsupportedTensorFlow(_UnsupportedVersion):
 
 
 class UnsupportedJax(_UnsupportedVersion):
-    """The installed JAX lacks a private name that this package needs, or has changed it.
-
-    Args:
-        expected: What was expected of JAX.
-    """
+    """The installed JAX lacks a private name that this package needs, or has changed it."""
 
     def __init__(self, expected: str) -> None:
-        super().__init__("JAX", importlib.metadata.version("jax"), (OLDEST_JAX, NEWEST_JAX), expected)
+        super().__init__("JAX", metadata.version("jax"), (OLDEST_JAX, NEWEST_JAX), expected)
+
+
+DISTRIBUTIONS = {
+    "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly"),
+    "jax": ("jax",),
+}
+"""The distributions that bring a backend; of each the first that is installed counts."""
+
+_JAX_PLUGIN = re.compile(r"jax-(cuda|rocm)(\d+)-plugin")
+
+
+def version_of(package: str) -> str | None:
+    """Returns the installed version of a package, or of another distribution that brings it; None if there is none."""
+    for distribution in DISTRIBUTIONS.get(package, (package,)):
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def requirement(package: str, version: str, relation: str = ">=") -> str:
+    """Returns what to give pip for a version of a package, as it is installed here.
+
+    `pip install 'jax>=1.0'` over a `jax[cuda12]` would leave the plugins of the old version beside the new JAX.
+    """
+    names = {
+        re.sub(r"[-_.]+", "-", name).lower()
+        for each in metadata.distributions()
+        if (name := each.metadata["Name"])
+    }
+    known = DISTRIBUTIONS.get(package, (package,))
+    distribution = next((each for each in known if each in names), known[0])
+    extras = ",".join(_extras(distribution, names))
+    return distribution + (f"[{extras}]" if extras else "") + relation + version
+
+
+def _extras(distribution: str, names: Collection[str]) -> list[str]:
+    """The extras with which pip has installed JAX or TensorFlow, as far as what they bring is there."""
+    if distribution == "tensorflow":
+        return ["and-cuda"] if any(name.startswith("nvidia-cudnn") for name in names) else []
+    if distribution != "jax":
+        return []
+    found = []
+    for plugin in filter(None, map(_JAX_PLUGIN.fullmatch, sorted(names))):
+        kind, number = plugin.groups()
+        # CUDA comes from pip as well, or from the system; ROCm from the system only.
+        brought = kind == "cuda" and any(name.startswith(f"nvidia-cudnn-cu{number}") for name in names)
+        found.append(f"{kind}{number}" if brought else f"{kind}{number}-local")
+    return [*found, "tpu"] if "libtpu" in names else found

@@ -138,7 +138,7 @@ class Validations:
     def _begin(self) -> None:
         source = evaluation_iterator(self._model)
         looks = builds_before_evaluating(self._model)
-        if source is not None and (self._feed is None or not self._feed.belongs_to(source)):
+        if source is not None and (self._feed is None or self._feed.epoch_iterator is not source):
             self._feed = backend().feed(source)
             self._feed.note = self._shuffles.counts
             self._draw_again(self._feed, looks=looks)

@@ -14,8 +14,7 @@ import keras
 
 from keras_preempt.agreement.messages import Position
 from keras_preempt.backend import pipelines
-from keras_preempt.backend.keras import first_reset
-from keras_preempt.backend.keras.model_parts import steps_done, steps_of_parts
+from keras_preempt.backend.keras.model_parts import first_reset_is_over, steps_done, steps_of_parts
 from keras_preempt.backend.keras.running_fit import RunningFit
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.other_workers import SETUP, Setup
@@ -312,7 +311,7 @@ class Session:
         self.steps.continue_at(position.step or 0, position.batch if position.phase == "train" else 0)
         self.steps_at_start = self.steps.done
         if self.steps_at_start:
-            first_reset.back(self._model)
+            first_reset_is_over(self._model)
         if self._fit.traced is None and (trained := self._resume.state.get("trained")) is not None:
             with self.callbacks.trained.as_traced(trained):
                 self._look_at_step(early=True)

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from keras_preempt.backend import installed, requirements
+from keras_preempt.backend import requirements, versions
 
 
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Has these distributions installed, and no others."""
     found = [SimpleNamespace(metadata={"Name": name}) for name in (*request.param, None)]
-    monkeypatch.setattr(installed.metadata, "distributions", lambda: found)
+    monkeypatch.setattr(versions.metadata, "distributions", lambda: found)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def there(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> No
     indirect=["there"],
 )
 def test_the_extras_of_the_own_install_are_named(there: None, package: str, expected: str) -> None:
-    assert installed.requirement(package, "1.2") == expected
+    assert versions.requirement(package, "1.2") == expected
 
 
 @pytest.mark.parametrize("there", [["jax", "jax-cuda12-plugin", "nvidia-cudnn-cu12"]], indirect=True)

@@ -1,1 +1,1 @@
-"""All that knows JAX, and Keras on JAX."""
+"""The JAX backend, and what is known of Keras on JAX."""

@@ -20,19 +20,11 @@ def is_of_arrays(adapter: Any) -> bool:
     return type(adapter).__name__ == "ArrayDataAdapter" and hasattr(adapter, "_get_iterator")
 
 
-def inputs_of(adapter: Any) -> Any:
-    """Returns the arrays of an adapter, in their structure."""
-    return getattr(adapter, "_inputs", None)
-
-
 @contextlib.contextmanager
 def beginning_at(adapter: Any, batch: int, order: Any) -> Iterator[None]:
-    """Has the adapter's next iterator begin at a batch of a certain order, as long as the block lasts.
+    """Has the adapter's next iterator begin at a batch, as long as the block lasts.
 
-    Args:
-        adapter: Keras' adapter.
-        batch: How many batches are left out.
-        order: NumPy's random state from which the order is drawn. What NumPy draws from does not change.
+    The order is drawn from `order`, a random state of NumPy's. What NumPy draws from does not change.
     """
     present = np.random.get_state()
     np.random.set_state(order)

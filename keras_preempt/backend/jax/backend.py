@@ -43,7 +43,7 @@ class JaxBackend(seam.Backend):
     job = staticmethod(place.job)
     place = staticmethod(place.place)
     leave_together = staticmethod(distributed.leave_together)
-    tell_end = staticmethod(distributed.tell_end)
+    announce_end = staticmethod(distributed.announce_end)
     leave_refused = staticmethod(distributed.leave_refused)
     early_notice = staticmethod(distributed.early_notice)
 

@@ -34,18 +34,17 @@ FINISH_SECONDS = 300.0
 """How long a process that has finished waits for the others, as JAX does by default."""
 
 LAST_SECONDS = 8.0
-"""How long process 0 waits at its end for others of a job that has failed: they hear of it, and end by themselves."""
+"""How long process 0 waits at its end for others of a job that has failed: they learn of it, and end by themselves."""
 
 LAST_OF_SAVED_SECONDS = 18.0
 """The same where all have saved, and one of them does not come to its end: it is ended after as many seconds."""
 
 _END_SECONDS = 5.0
 """How long Python may take to end after its exit functions: 0.7 to 1 s was measured, and 3.6 s where three times as
-many programs as processors were at work. Nothing tells process 0 when the others are through."""
+many programs as processors were at work. Process 0 cannot know when the others have ended."""
 
 _LEFT = "keras_preempt/left"
 _NAME = "keras_preempt/name"
-
 _NAME_SECONDS = 5.0
 
 _METHODS = (
@@ -73,8 +72,7 @@ def _state() -> Any:
 def client() -> Any:
     """Returns the client of the coordination service; None if this process takes part in no job.
 
-    Raises:
-        UnsupportedJax: The installed JAX keeps it elsewhere, or its client has other methods.
+    Raises UnsupportedJax if the installed JAX keeps it elsewhere, or if its client has other methods.
     """
     found = _state().client
     for name in _METHODS if found is not None else ():
@@ -84,7 +82,7 @@ def client() -> Any:
 
 
 def name_of_job() -> str:
-    """Returns what tells this start of the job from others, the same in all its processes; empty if nothing does."""
+    """Returns a name of this start of the job, the same in all its processes; empty if it has none."""
     found = client()
     if found is None:
         return ""
@@ -117,7 +115,7 @@ def leave_alone_at_the_end() -> None:
     atexit.register(_leave_one_by_one)
 
 
-def tell_end() -> None:
+def announce_end() -> None:
     """Says that this process is about to end, if it is not process 0, which waits for that."""
     state = _state()
     if state.client is not None and state.process_id:
@@ -128,17 +126,15 @@ def tell_end() -> None:
 def leave_one_after_the_other(seconds: float | None = None) -> None:
     """Waits in process 0 until the others are about to end, for a few seconds; in these, says that they are.
 
-    With process 0 goes the service, and JAX ends every process that is still connected to it with SIGABRT.
-
-    Args:
-        seconds: How long process 0 waits; `LAST_SECONDS` by default.
+    With process 0 goes the service, and JAX ends every process that is still connected to it with SIGABRT. By default
+    it waits for `LAST_SECONDS`.
     """
     state = _state()
     found = state.client
     if found is None:
         return
     if state.process_id:
-        tell_end()
+        announce_end()
         return
     limit = time.monotonic() + (LAST_SECONDS if seconds is None else seconds)
     ending = False
@@ -159,10 +155,8 @@ def _leave_one_by_one() -> None:
 def early_notice(timeout: float = 0.0) -> str | None:
     """Returns when JAX's own handler has caught a SIGTERM of a process of this job; None if it has caught none.
 
-    It is installed by `jax.distributed.initialize`, and catches what comes before a fit listens.
-
-    Args:
-        timeout: Seconds to wait for it. JAX tells of a signal up to a second after it came.
+    It is installed by `jax.distributed.initialize`, and catches what comes before a fit listens. JAX reports a signal
+    up to a second after it came.
     """
     found = client()
     if found is None:
@@ -191,7 +185,7 @@ def leave_in_order() -> None:
 
 
 def leave_service_last() -> None:
-    """Has process 0 end after the others, where each trains a model of its own and waits for nobody.
+    """Has process 0 end after the others, where each trains a model of its own and does not wait.
 
     As in `leave_in_order`, that matters with `jax_enable_recoverability`. Without it JAX itself waits, for minutes.
     """
@@ -202,7 +196,7 @@ def leave_service_last() -> None:
 
 def leave_refused() -> None:
     """Has a process that trains nothing end soon, although the others of its job train."""
-    # Where nobody waits for it, it leaves as JAX has it, and takes none with it. Process 0 takes all.
+    # A process that no other waits for leaves as JAX has it. With process 0, all others would end.
     if not jax.config.jax_enable_recoverability or _state().process_id == 0:
         leave_alone_at_the_end()
 
@@ -232,7 +226,7 @@ def _leave(patience: float, *, only_if_recoverable: bool = False) -> None:
         try:
             found.wait_at_barrier("keras_preempt/leaves", round(patience * 1000))
         except jax.errors.JaxRuntimeError as error:
-            # They train on, each a model of its own. JAX can do without this one if it says that it goes.
+            # They train on, each its own model. JAX can do without this process if that says that it leaves.
             if not (recoverable and state.process_id and str(error).startswith("DEADLINE_EXCEEDED")):
                 raise
         if recoverable and state.process_id == 0:

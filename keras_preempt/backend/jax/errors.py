@@ -93,7 +93,7 @@ class JaxErrors(Errors):
         distributed.leave_alone_at_the_end()
 
     def before_a_hard_end(self) -> None:
-        """Has process 0 end after the others, which hear of the error as well."""
+        """Has process 0 end after the others, which receive the error as well."""
         distributed.leave_one_after_the_other()
 
 

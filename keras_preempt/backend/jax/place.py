@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import keras
+import numpy as np
 
 from keras_preempt.backend.jax import distributed
 from keras_preempt.backend.place import Job, JobSource, Neighbours, Place
@@ -40,8 +43,7 @@ def layout(strategy: Any) -> str:
 def place(strategy: Any) -> Place:
     """Finds this process among those of the mesh of a distribution.
 
-    Raises:
-        ValueError: The mesh has devices of some processes of the job and not of all.
+    Raises ValueError if that has devices of some processes of the job and not of all.
     """
     everyone = jax.process_count()
     if everyone == 1 or strategy is None:
@@ -65,18 +67,18 @@ def in_a_cluster() -> bool:
         return int(jax.process_count()) > 1
     try:
         return int(os.environ.get(environment.KERAS_PROCESSES) or 1) > 1
-    except ValueError:  # The variable is what the program was given, whatever that is.
+    except ValueError:  # The variable may be any text.
         return False
 
 
 def job() -> Job | None:
-    """Returns the processes that JAX has connected, by whatever it has found them; None if there is only this one."""
+    """Returns the processes that JAX has connected, however it has found them; None if there is only this one."""
     processes = int(jax.process_count())
     return None if processes == 1 else Job(int(jax.process_index()), processes, distributed.name_of_job())
 
 
 def neighbours(strategy: Any) -> Neighbours | None:
-    """Returns the job that JAX has connected, or that the launcher has told Keras about."""
+    """Returns the job that JAX has connected, or that the launcher describes to Keras."""
     made_under = "no distribution" if strategy is None else type(strategy).__name__
     if (found := job()) is not None:
         return Neighbours(f"process {found.process}", found.processes, found.name, made_under, _BY_JAX)
@@ -89,3 +91,43 @@ def neighbours(strategy: Any) -> Neighbours | None:
         return None
     addresses = os.environ.get(environment.KERAS_ADDRESSES) or ""
     return Neighbours(f"process {index}", members, addresses, made_under, _BY_KERAS)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which part of a batch a process brings: counted from where the devices of the processes are in the mesh.
+
+    A mesh has as many rows as parts that a batch is divided into, and each device has the samples of its row. A
+    process brings the samples of all rows in which it has a device. Processes that share their rows bring the same
+    samples: with rows that go across all processes, each of them brings the whole batch.
+
+    Attributes:
+        here: How many of them this process brings.
+        shares: Into how many different shares the processes divide a batch; None if two of them have some rows in
+            common and not all, which JAX refuses.
+    """
+
+    here: int
+    shares: int | None
+
+
+def rows_of(distribution: Any) -> Rows:
+    """Returns the rows of a distribution's mesh, as this process has them."""
+    if distribution is None:
+        return Rows(1, 1)
+    mesh = distribution.device_mesh
+    axis = list(mesh.axis_names).index(distribution.batch_dim_name)
+    owners = np.vectorize(lambda device: device.process_index, otypes=[int])(mesh.backend_mesh.devices)
+    return counted(owners, axis, int(jax.process_index()))
+
+
+def counted(owners: Any, axis: int, process: int) -> Rows:
+    """Counts the rows of a mesh for a process: `owners` has the process of each device, `axis` divides a batch."""
+    by_row = np.moveaxis(np.asarray(owners), axis, 0).reshape(np.shape(owners)[axis], -1)
+    rows: Mapping[int, frozenset[int]] = {
+        int(each): frozenset(np.flatnonzero((by_row == each).any(axis=1)).tolist())
+        for each in np.unique(by_row)
+    }
+    shares = set(rows.values())
+    alike = len({len(share) for share in shares}) == 1 and sum(map(len, shares)) == len(by_row)
+    return Rows(len(rows.get(process, ())), len(shares) if alike else None)

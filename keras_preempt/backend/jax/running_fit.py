@@ -5,14 +5,21 @@ Verified with Keras 3.15.1.
 
 from __future__ import annotations
 
+import logging
+import re
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from keras_preempt.backend.jax import backlog, checks
+import keras
+
+from keras_preempt.backend.jax import backlog
 from keras_preempt.backend.jax.feed import JaxFeed
+from keras_preempt.backend.jax.place import rows_of
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.keras.running_fit import RunningFit
+
+logger = logging.getLogger("keras_preempt")
 
 _HOOKS = ("on_train_batch_begin", "on_train_batch_end")
 
@@ -25,7 +32,7 @@ class JaxFit(RunningFit):
         self._container = weakref.ref(variables["callbacks"])
         if isinstance(self.feed, JaxFeed):
             self.feed.stub = self.stub
-        checks.check(model, self.feed)
+        check(model, self.feed)
 
     def guard(self, settle: Callable[[BaseException], BaseException]) -> Callable[[], None]:
         """See `RunningFit.guard`; also bounds the steps that are queued, while the guard stands."""
@@ -43,7 +50,7 @@ class JaxFit(RunningFit):
             container._flush_futures()
 
     def stub(self) -> None:
-        """Has the next step of this fit compute nothing, and no callback told of it."""
+        """Has the next step of this fit compute nothing and call no callback."""
         model, container = self._model, self._container()
         train_function = model.train_function
 
@@ -52,12 +59,45 @@ class JaxFit(RunningFit):
             return {}, state
 
         model.train_function = nothing
+        attributes = vars(container)
         for name in _HOOKS:
-            vars(container)[name] = _muted(vars(container), name)
+            # What stands in for the hook removes itself.
+            attributes[name] = lambda *_, name=name, **__: attributes.pop(name, None)
 
 
-def _muted(attributes: dict[str, Any], name: str) -> Callable[..., None]:
-    def once(*args: Any, **kwargs: Any) -> None:
-        attributes.pop(name, None)
+def check(model: Any, feed: InputFeed) -> None:
+    """Checks a fit that begins for what makes it another one than was asked for, or stops it in the middle.
 
-    return once
+    Raises ValueError if its last batch cannot be divided among the devices, which Keras would find out when it comes.
+    """
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        return
+    last, here = feed.last_batch, rows_of(distribution).here
+    if last and last % here:
+        raise ValueError(
+            f"Expected a last batch that {here} devices can divide. Received: one of {last}, at which fit fails. "
+            f"Leave samples out, so that each batch is a multiple of {here}; of a tf.data.Dataset, batch(..., "
+            "drop_remainder=True)."
+        )
+    for pattern in unmatched(model, distribution):
+        logger.warning(
+            "The key %r of the LayoutMap matches no variable of the model, whose weights it does not divide. Keras "
+            "compares it with whole paths: write '.*%s'.",
+            pattern,
+            pattern.removeprefix(".*"),
+        )
+
+
+def unmatched(model: Any, distribution: Any) -> list[str]:
+    """Returns the keys of a layout that match no variable."""
+    if not isinstance(distribution, keras.distribution.ModelParallel):
+        return []
+    # Of a mesh with one device in that direction nothing is divided anyway.
+    optimizer = [] if model.optimizer is None else model.optimizer.variables
+    paths = [variable.path for variable in (*model.variables, *optimizer)]
+    return [
+        str(pattern)
+        for pattern in distribution._layout_map
+        if not any(path == pattern or re.fullmatch(pattern, path) for path in paths)
+    ]

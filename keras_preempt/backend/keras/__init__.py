@@ -1,1 +1,1 @@
-"""What is known of the insides of Keras, whatever backend it runs on: the running fit, its input, private names."""
+"""The internals of Keras that are the same on every backend: the running fit, its input, private names."""

@@ -50,8 +50,7 @@ class BatchesAsked:
     def end_epoch(self, batches: int | None) -> bool:
         """An epoch of training, of so many batches, has ended, perhaps early.
 
-        Returns:
-            Whether it shows that the dataset has given others than before the first epoch; once.
+        Returns whether it shows that the dataset has given others than before the first epoch; once.
         """
         differ = self._state == "first" and self._judges and self._given == batches
         self.independent &= not differ
@@ -59,16 +58,12 @@ class BatchesAsked:
         return differ
 
     def resume(self, independent: bool) -> None:
-        """Training continues that an earlier process began, of which an epoch may follow.
-
-        Args:
-            independent: What that one has found.
-        """
+        """Training continues that an earlier process began, which has found the batches `independent` or not."""
         self.independent = independent
         self._judges = False  # What the dataset had become by then may be what makes them others.
 
     def given(self, batch: Any) -> None:
-        """The dataset has given a batch. Called in whatever thread asks it."""
+        """The dataset has given a batch. Called in the thread that asks it."""
         if self._state == "over" or (self._state == "before" and len(self._before) == _MOST):
             return
         arrays = _arrays(batch)
@@ -117,18 +112,15 @@ class _Watch(Replacements):
     """Sees every batch of every PyDataset pass."""
 
     def _install(self) -> None:
-        original = STANDARDIZE_BATCH.find()
-        self._replace(STANDARDIZE_BATCH.owner(), STANDARDIZE_BATCH.attribute, _observed(original))
+        standardize = STANDARDIZE_BATCH.find()
 
+        @functools.wraps(standardize)
+        def observed(adapter: Any, batch: Any) -> Any:
+            standardized = standardize(adapter, batch)
+            _of(adapter).given(standardized)
+            return standardized
 
-def _observed(standardize: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    @functools.wraps(standardize)
-    def observed(adapter: Any, batch: Any) -> Any:
-        standardized = standardize(adapter, batch)
-        _of(adapter).given(standardized)
-        return standardized
-
-    return observed
+        self._replace(STANDARDIZE_BATCH.owner(), STANDARDIZE_BATCH.attribute, observed)
 
 
 _watch = _Watch()
@@ -137,8 +129,7 @@ _watch = _Watch()
 def watch() -> Callable[[], None]:
     """Looks at what PyDatasets give from now on; returns what ends that, to be called once.
 
-    Raises:
-        KerasInternalsError: `STANDARDIZE_BATCH` is not there.
+    Raises KerasInternalsError if `STANDARDIZE_BATCH` is not there.
     """
     _watch.acquire()
     return _watch.release

@@ -48,11 +48,7 @@ def variables_of(value: Any) -> list[Any]:
 
 @functools.cache
 def attributes_of_keras(kind: type) -> frozenset[str]:
-    """Returns the attributes of a callback that Keras' own classes among its base classes set.
-
-    Args:
-        kind: The class of the callback.
-    """
+    """Returns the attributes that Keras' own classes set, among the base classes of a class of callbacks."""
     found = {name for name in vars(keras.callbacks.Callback) if name.startswith("on_")}
     for each in kind.__mro__:
         for function in vars(each).values() if is_of_keras(each) else ():
@@ -75,9 +71,8 @@ def saves_in_background(callback: Any) -> Callable[[], object] | None:
     orbax = getattr(keras.callbacks, "OrbaxCheckpoint", None)  # Keras 3.13 has brought it.
     if orbax is None or not isinstance(callback, orbax):
         return None
-    return functools.partial(
-        orbax.wait_until_finished, callback
-    )  # Keras' own, whatever a class of the user's does.
+    # Keras' own, whatever a class of the user's does.
+    return functools.partial(orbax.wait_until_finished, callback)
 
 
 def train_summaries(callback: keras.callbacks.TensorBoard) -> Any:
@@ -96,11 +91,7 @@ def take_up_step(callback: keras.callbacks.TensorBoard) -> None:
 
 
 class ProgressBar:
-    """The progress bar of a fit, which ends its line on standard output only when the epoch ends.
-
-    Args:
-        callbacks: All callbacks of the fit.
-    """
+    """The progress bar among the callbacks of a fit, which ends its line on standard output when the epoch ends."""
 
     def __init__(self, callbacks: Iterable[Any]) -> None:
         self._logger = next((c for c in callbacks if isinstance(c, keras.callbacks.ProgbarLogger)), None)

@@ -47,6 +47,8 @@ _NOTHING = ("POP_TOP", "PUSH_NULL", "SWAP")
 _KEPT = ("BUILD_", "JUMP_", "RETURN_", "STORE_")
 """How steps begin that keep a function instead of calling it or handing it on."""
 
+_LIBRARIES = ("tensorflow.", "keras.")
+
 _DEEPEST = 6  # Objects of libraries that hold objects of libraries that hold the user's function.
 _MOST = 200  # Functions that are read.
 
@@ -64,12 +66,8 @@ class _Code:
 def global_draw(*behind: Any, owner: object = None) -> str:
     """Returns the line at which data draws from Python's or NumPy's global random state.
 
-    Args:
-        behind: What makes the data: functions, methods, generators, or what a library has wrapped around them.
-        owner: The object whose methods and attributes the functions may use as those of `self`.
-
-    Returns:
-        Such as "augment (train.py:34)"; empty if no such line was found, or if the code also sets the state.
+    As "augment (train.py:34)"; empty if no such line was found, or if the code also sets the state. `behind` are
+    functions, methods, generators, or what a library has wrapped around them; `owner` is what they may use as `self`.
     """
     of = None if owner is None else _Instance(owner)
     left = [code for each in behind for code in _codes_of(each, of, _DEEPEST)]
@@ -95,13 +93,16 @@ def _codes_of(value: Any, owner: _Instance | None, depth: int) -> Iterator[_Code
     """Yields the user's code behind an object; through at most `depth` objects of libraries."""
     if is_a(value, MethodType):
         yield from _codes_of(value.__func__, _Instance(value.__self__), depth)
-        if depth and _is_of_library(type(value.__self__)):
+        if depth and type(value.__self__).__module__.startswith(_LIBRARIES):
             yield from _codes_of(value.__self__, None, depth - 1)
     elif is_a(value, FunctionType):
         function = inspect.unwrap(value)
-        cells = enclosed(function)
-        if not is_installed(function.__code__.co_filename):
-            yield _Code(function.__code__, function.__globals__, _defaults(function) | cells, owner)
+        code, given, cells = function.__code__, function.__defaults__ or (), enclosed(function)
+        if not is_installed(code.co_filename):
+            names = code.co_varnames[: code.co_argcount]
+            defaults = dict(zip(names[len(names) - len(given) :], given, strict=True))
+            known = defaults | (function.__kwdefaults__ or {}) | cells
+            yield _Code(code, function.__globals__, known, owner)
         elif depth:
             for each in cells.values():
                 yield from _codes_of(each, None, depth - 1)
@@ -110,10 +111,13 @@ def _codes_of(value: Any, owner: _Instance | None, depth: int) -> Iterator[_Code
             yield _Code(value.gi_code, value.gi_frame.f_globals, {}, owner)
     elif is_a(value, functools.partial):
         yield from _codes_of(value.func, owner, depth)
-    elif depth and (type(value) is tuple or _is_iterator_of_python(type(value))):
+    elif depth and (
+        type(value) is tuple
+        or (type(value).__module__ in ("builtins", "itertools") and hasattr(type(value), "__next__"))
+    ):
         for each in gc.get_referents(value):
             yield from _codes_of(each, owner, depth - 1)
-    elif depth and _is_of_library(type(value)):
+    elif depth and type(value).__module__.startswith(_LIBRARIES):
         for each in attributes(value).values():
             yield from _codes_of(each, None, depth - 1)
     elif is_a(call := inspect.getattr_static(type(value), "__call__", None), FunctionType):
@@ -127,33 +131,13 @@ def _is_global(value: Any) -> bool:
     return id(value) in _DRAW_THROUGH or value is np.random.seed
 
 
-def _defaults(function: FunctionType) -> dict[str, Any]:
-    """Returns what the parameters of a function are if the caller does not say."""
-    code, given = function.__code__, function.__defaults__ or ()
-    names = code.co_varnames[: code.co_argcount]
-    return dict(zip(names[len(names) - len(given) :], given, strict=True)) | (function.__kwdefaults__ or {})
-
-
-def _is_iterator_of_python(kind: type) -> bool:
-    return kind.__module__ in ("builtins", "itertools") and hasattr(kind, "__next__")
-
-
-def _is_of_library(kind: type) -> bool:
-    return kind.__module__.startswith(("tensorflow.", "keras."))
-
-
 def _named_in(
     code: CodeType, read: _Code, local: dict[str, Any]
 ) -> Iterator[tuple[int, Any, _Instance | None]]:
-    """Yields what code refers to by name, as far as that can be told without running it.
+    """Yields what code refers to by name, as far as that is known without running it.
 
-    Args:
-        code: The code, or such as is defined in it.
-        read: Where it finds globals.
-        local: What its local variables are known to be.
-
-    Yields:
-        The line, the value, and the object that it is a method of.
+    Each with its line, and the object that it is a method of. `read` is where the code finds globals, `local` what its
+    local variables are known to be.
     """
     if read.owner is not None and code is read.code and code.co_argcount:
         local[code.co_varnames[0]] = read.owner

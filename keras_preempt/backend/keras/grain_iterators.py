@@ -53,13 +53,9 @@ class GrainIterators:
         self._live: _Recorded | None = None
 
     def around(self, make: Callable[[], Iterable[Any]]) -> Callable[[], Iterable[Any]]:
-        """Returns what a backend calls in place of `make` for each of its iterators.
-
-        Args:
-            make: Returns the Grain data as Keras has converted it for the backend.
-        """
+        """Returns what a backend calls for its iterators in place of `make`, which converts the Grain data for it."""
         self._make = make
-        return lambda: _Data(self)
+        return lambda: self
 
     def forget(self) -> None:
         """Has to be called before the backend makes an iterator: what is recorded next belongs to that one."""
@@ -73,19 +69,10 @@ class GrainIterators:
         return None if recorded is None else recorded.state_at(batches)
 
     def begin_at(self, state: GrainState, batches: int, drawn: Callable[[], Any]) -> int:
-        """Has the backend's next iterator begin at a batch.
+        """Has the backend's next iterator begin at a batch; returns how many there were before it.
 
-        Args:
-            state: From `state_at`.
-            batches: How many batches are left out; at least those of the state.
-            drawn: Called after each batch that is drawn again and dropped.
-
-        Returns:
-            How many batches there were; fewer than asked for if the data has ended.
-
-        Raises:
-            Exception: Whatever Grain raises for a state that does not fit the data.
-            ValueError: The iterator is not at that state after it was put there.
+        These are fewer than asked for if the data has ended. `drawn` is called after each batch that is drawn again and
+        dropped. For a state that does not fit the data, Grain may raise anything; ValueError if it takes another one.
         """
         assert self._make is not None
         iterator: Any = iter(self._make())
@@ -107,8 +94,8 @@ class GrainIterators:
         """Takes `begin_at` back: the next iterator begins where each of them does."""
         self._prepared = None
 
-    def new(self) -> Iterator[Any]:
-        """Returns the next iterator. Called by the backend, in a thread of its own."""
+    def __iter__(self) -> Iterator[Any]:
+        """Returns the next iterator. Called by the backend, in another thread."""
         assert self._make is not None
         recorded, self._prepared = self._prepared, None
         self._live = recorded or _Recorded(iter(self._make()), GrainState(0), self)
@@ -116,14 +103,6 @@ class GrainIterators:
 
 
 _END = object()
-
-
-class _Data:
-    def __init__(self, iterators: GrainIterators) -> None:
-        self._iterators = iterators
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._iterators.new()
 
 
 class _Recorded:
@@ -143,11 +122,8 @@ class _Recorded:
     def __next__(self) -> Any:
         batch = next(self._iterator)
         self.batches += 1
-        if time.monotonic() >= self._next:
-            self._record()
-        return batch
-
-    def _record(self) -> None:
+        if time.monotonic() < self._next:
+            return batch
         began = time.monotonic()
         try:
             state = GrainState(self.batches, copy.deepcopy(self._iterator.get_state()))
@@ -158,7 +134,7 @@ class _Recorded:
                 error,
             )
             self._next = float("inf")
-            return
+            return batch
         trained = self._iterators.trained()
         with self._lock:
             self._states.append(state)
@@ -166,6 +142,7 @@ class _Recorded:
                 self._states.popleft()
         now = time.monotonic()
         self._next = now + (now - began) / _SHARE
+        return batch
 
     def state_at(self, batches: int) -> GrainState | None:
         with self._lock:

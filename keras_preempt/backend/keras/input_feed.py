@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import keras
 
+from keras_preempt.backend import pipelines
 from keras_preempt.backend.keras import py_batches
 from keras_preempt.backend.keras.grain_iterators import GrainIterators
 from keras_preempt.backend.keras.names import KerasInternalsError
@@ -30,10 +31,10 @@ class InputFeed(abc.ABC):
     Each iterator that Keras makes advances the reshuffling of the dataset, even one that it throws away. A position
     is therefore the number of iterators made and the number of batches drawn from the last of them.
 
-    Args:
-        epoch_iterator: Keras' epoch iterator of a fit, or of an evaluation inside it.
-
     Attributes:
+        epoch_iterator: Keras' epoch iterator of a fit, or of an evaluation inside it.
+        steps_per_execution: The number of steps in one call of the train function.
+        is_generator: Whether a Python generator was passed to fit.
         live: The iterator made last; None if none was made.
         iterators: How many were made.
         look: Called with each new iterator before anything is drawn from it; what it returns is `untouched`.
@@ -73,7 +74,11 @@ class InputFeed(abc.ABC):
             raise KerasInternalsError(
                 f"epoch iterators with {', '.join(self.NEEDS)}", f"none called {', '.join(missing)}"
             )
-        self._source = epoch_iterator
+        self.epoch_iterator = self._source = epoch_iterator
+        self.steps_per_execution = int(epoch_iterator.steps_per_execution)
+        # The class of a `keras.utils.PyDataset` with hooks of its own for the ends of an epoch; else empty.
+        self.changes_itself = changes_itself(getattr(epoch_iterator.data_adapter, "py_dataset", None))
+        self.is_generator = type(epoch_iterator.data_adapter).__name__ == "GeneratorDataAdapter"
         self._dataset_of = epoch_iterator._get_iterator
         self._prepared: Any = None
         self.live: Any = None
@@ -111,19 +116,20 @@ class InputFeed(abc.ABC):
         """What Keras iterates over, as the strategy distributes it."""
 
     @property
-    @abc.abstractmethod
     def pipelines(self) -> list[Any]:
         """The pipelines that it comes from, before a strategy has changed them; empty if they are unknown."""
+        return pipelines.pipelines_of(self.dataset)
 
     @property
-    @abc.abstractmethod
     def is_shared(self) -> bool:
         """Whether a strategy divides the batches among several replicas."""
+        return False
 
     @property
-    @abc.abstractmethod
     def undistributed(self) -> Any:
         """The dataset that was passed to fit, before the strategy distributed it; None if none was passed."""
+        dataset = self._dataset_passed
+        return dataset if any(each is dataset for each in pipelines.pipelines_of(dataset)) else None
 
     @property
     @abc.abstractmethod
@@ -133,7 +139,7 @@ class InputFeed(abc.ABC):
     @property
     @abc.abstractmethod
     def global_batch(self) -> int | None:
-        """How many samples a full batch of all replicas holds; None if that cannot be told."""
+        """How many samples a full batch of all replicas holds; None if that is unknown."""
 
     @property
     def is_indexed(self) -> bool:
@@ -149,18 +155,13 @@ class InputFeed(abc.ABC):
         return None
 
     def new_at(self, batch: int, order: Any = None) -> Any:
-        """Makes the next iterator of an input that is indexed, without its first batches.
-
-        Args:
-            batch: How many are left out.
-            order: What `order` was in the training that is continued.
-        """
+        """Makes the next iterator of an input that is indexed, without its first batches, in the given `order`."""
         raise NotImplementedError
 
     @property
     def last_batch(self) -> int | None:
-        """How many samples the last batch of an epoch has, if it is smaller and the input tells."""
-        with contextlib.suppress(AttributeError, NotImplementedError):  # It does not tell.
+        """How many samples the last batch of an epoch has, if it is smaller and the input knows."""
+        with contextlib.suppress(AttributeError, NotImplementedError):  # It does not know.
             return int(self._source.data_adapter.partial_batch_size or 0) or None
         return None
 
@@ -185,18 +186,19 @@ class InputFeed(abc.ABC):
         """Has Keras iterate over its Grain data through recorded iterators; returns whether that is known."""
         return False
 
-    @abc.abstractmethod
     def of_validation(self, model: Any, data: Any, steps: int | None) -> InputFeed | None:
-        """Returns a feed of validation data, as an evaluation of the model would make it.
-
-        Args:
-            model: The model.
-            data: What was passed to fit as `validation_data`.
-            steps: What was passed as `validation_steps`.
-
-        Returns:
-            The feed; None if the data is no dataset.
-        """
+        """Returns a feed of `validation_data`, as an evaluation of so many steps makes it; None if it is no dataset."""
+        if not any(each is data for each in pipelines.pipelines_of(data)):
+            return None
+        shared = hasattr(model, "distribute_strategy")  # On TensorFlow.
+        epoch_iterator = type(self._source)(
+            x=data,
+            steps_per_execution=model.steps_per_execution,
+            steps_per_epoch=steps,
+            shuffle=False,
+            **({"distribute_strategy": model.distribute_strategy} if shared else {}),
+        )
+        return type(self)(epoch_iterator)
 
     # -- The sequence of iterators ---------------------------------------------------------------------
 
@@ -206,11 +208,7 @@ class InputFeed(abc.ABC):
         return self.new() if prepared is None else prepared
 
     def new(self, dataset: Any = None) -> Any:
-        """Makes the next iterator of the sequence.
-
-        Args:
-            dataset: What it is an iterator of; None for all of the input.
-        """
+        """Makes the next iterator of the sequence: of a dataset, or of all of the input."""
         self._drawn = self.draws
         self._forgotten = 0
         self.noted.append(self.note())
@@ -230,26 +228,12 @@ class InputFeed(abc.ABC):
             _iterators_made[dataset] = self.made_before + self.iterators
 
     @property
-    def epoch_iterator(self) -> Any:
-        """The epoch iterator itself."""
-        return self._source
-
-    def belongs_to(self, epoch_iterator: Any) -> bool:
-        """Whether this is the feed of that epoch iterator."""
-        return self._source is epoch_iterator
-
-    @property
     def _dataset_passed(self) -> Any:
         return getattr(self._source.data_adapter, "_dataset", None)
 
     @property
-    def is_generator(self) -> bool:
-        """Whether a Python generator was passed to fit."""
-        return type(self._source.data_adapter).__name__ == "GeneratorDataAdapter"
-
-    @property
     def length(self) -> int | None:
-        """The number of batches that an iterator gives, if the input tells."""
+        """The number of batches that an iterator gives, if the input knows."""
         batches = self._source.data_adapter.num_batches
         return None if batches is None else int(batches)
 
@@ -260,19 +244,10 @@ class InputFeed(abc.ABC):
         whole = self._source.steps_per_epoch is None and self._source.data_adapter.num_batches is not None
         return dataset if whole else None
 
-    @property
-    def changes_itself(self) -> str:
-        """The class of a `keras.utils.PyDataset` with hooks of its own for the ends of an epoch; empty if none."""
-        return changes_itself(getattr(self._source.data_adapter, "py_dataset", None))
-
     def begin_epoch_once(self, batch: int = 0) -> bool:
-        """Begins an epoch of the input now, and not again when Keras begins it.
+        """Begins an epoch of the input now, and not again when Keras begins it, without its first batches.
 
-        Args:
-            batch: How many batches of a `py_dataset` are left out.
-
-        Returns:
-            Whether they will be; otherwise they have to be drawn.
+        Returns whether these will be left out of a `py_dataset`; otherwise they have to be drawn.
         """
         adapter = self._source.data_adapter
         # Workers are asked for batches as the epoch begins; without workers, Keras draws the order at the first batch.
@@ -283,14 +258,9 @@ class InputFeed(abc.ABC):
 
     @property
     def batch_size(self) -> int | None:
-        """How many samples a batch of all replicas holds, if Keras was told."""
+        """How many samples a batch of all replicas holds, if Keras knows."""
         size = self._source.data_adapter.batch_size
         return None if size is None else int(size)
-
-    @property
-    def steps_per_execution(self) -> int:
-        """The number of steps in one call of the train function."""
-        return int(self._source.steps_per_execution)
 
     @property
     def batches(self) -> int | None:
@@ -301,11 +271,7 @@ class InputFeed(abc.ABC):
         return None if steps is None else int(steps)
 
     def position(self, *, pending: bool) -> dict[str, Any]:
-        """Returns where the input stands.
-
-        Args:
-            pending: Whether Keras has already counted an execution that has not begun.
-        """
+        """Returns where the input stands; `pending` if Keras has already counted an execution that has not begun."""
         return {
             "iterators": self.iterators,
             "drawn_before": list(self._drawn),
@@ -346,10 +312,8 @@ class InputFeed(abc.ABC):
     def resume(self, position: Mapping[str, Any], live: Any, *, batch: int | None) -> None:
         """Makes the next epoch continue from a position.
 
-        Args:
-            position: From `position`.
-            live: The last iterator of the sequence, advanced to the position; None if none is needed.
-            batch: The step of the epoch to continue with; None if the epoch's training is over or has not begun.
+        `live` is the last iterator of the sequence, advanced to the position; None if none is needed. `batch` is the
+        step of the epoch to continue with; None if the epoch's training is over or has not begun.
         """
         source = self._source
         self.iterators = int(position["iterators"])

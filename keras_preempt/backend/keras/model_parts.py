@@ -7,6 +7,7 @@ Verified with Keras 3.8.0 to 3.15.1.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -23,8 +24,7 @@ def layers_of(model: Any) -> list[Any]:
 def global_seed_state(*, create: bool = False) -> Any:
     """Returns the state of Keras' random numbers without a seed, a variable; None if there is none yet.
 
-    Raises:
-        KerasInternalsError: Keras keeps it in another way.
+    Raises KerasInternalsError if Keras keeps it in another way.
     """
     generator = GLOBAL_ATTRIBUTE.find()("global_seed_generator")
     if generator is None and create:
@@ -95,11 +95,8 @@ def steps_done(model: Any, parts_before: int = 0) -> int:
     """Returns the optimizer steps since the model was compiled, whatever `steps_per_execution` and accumulation are.
 
     With several optimizers, it is the count of the one that has done most. Optimizers of models inside it count only
-    if the model's own have done nothing: a part that was trained before keeps its count.
-
-    Args:
-        model: The model.
-        parts_before: What `steps_of_parts` was when the fit began, as of a teacher that was trained before its student.
+    if the model's own have done nothing: a part that was trained before, as a teacher before its student, keeps its
+    count, which was `parts_before` when the fit began.
     """
     own = _held(model, known=_of_compile(model))
     done = _most([model.optimizer, *own.values()])
@@ -114,3 +111,28 @@ def steps_of_parts(model: Any) -> int:
 def _most(optimizers: Iterable[Any]) -> int:
     inner = [getattr(each, "inner_optimizer", each) for each in optimizers if each is not None]
     return max((int(optimizer._iterations.numpy()) for optimizer in inner), default=0)
+
+
+# -- The first reset of the metrics of `compile` -----------------------------------------------------------
+# Keras resets them when an epoch or a validation begins, but not before they are built, which happens in the first step
+# on one device. So a metric object that an earlier model has used begins its first epoch with what it counted there.
+# Where the step is traced early they are built early, and would be reset once more than in Keras.
+
+
+@contextlib.contextmanager
+def first_reset_left_out(model: Any) -> Iterator[None]:
+    """Has the next reset of those metrics left out that the block builds."""
+    metrics = getattr(model, "_compile_metrics", None)
+    built = metrics is None or metrics.built
+    try:
+        yield
+    finally:
+        if metrics is not None and metrics.built and not built:
+            vars(metrics)["reset_state"] = lambda: first_reset_is_over(model)
+
+
+def first_reset_is_over(model: Any) -> None:
+    """No reset is left out any more: the metrics have been through their first one."""
+    metrics = getattr(model, "_compile_metrics", None)
+    if metrics is not None:
+        vars(metrics).pop("reset_state", None)

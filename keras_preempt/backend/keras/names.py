@@ -18,6 +18,7 @@ from typing import Any
 import keras
 from packaging.version import Version
 
+from keras_preempt.backend.bytecode import within
 from keras_preempt.backend.versions import NEWEST_KERAS, OLDEST_KERAS
 from keras_preempt.checkpoint.errors import PicklableError
 
@@ -51,11 +52,7 @@ class PrivateName:
         return f"{self.module}.{self.path}({', '.join(self.parameters)})"
 
     def owner(self) -> Any:
-        """Returns the module or class whose own attribute the function is.
-
-        Raises:
-            KerasInternalsError: The module or the class is gone.
-        """
+        """Returns the module or class whose own attribute the function is. Raises KerasInternalsError if it is gone."""
         *parents, _ = self.path.split(".")
         try:
             return functools.reduce(getattr, parents, importlib.import_module(self.module))
@@ -73,11 +70,7 @@ class PrivateName:
         return self.path.rpartition(".")[2]
 
     def find(self) -> Callable[..., Any]:
-        """Returns the function itself.
-
-        Raises:
-            KerasInternalsError: It is gone, or takes other parameters.
-        """
+        """Returns the function. Raises KerasInternalsError if it is gone, or takes other parameters."""
         function = vars(self.owner()).get(self.attribute)
         if not inspect.isfunction(function):
             raise KerasInternalsError(str(self), "no such function")
@@ -209,7 +202,7 @@ def missing() -> list[str]:
         f"{path.rpartition('.')[2]}.{name}"
         for path, names in looked_for.items()
         for name in names
-        if not _has(_find(path), name)
+        if (owner := _find(path)) is None or not (hasattr(owner, name) or name in _named(owner))
     ]
 
 
@@ -221,17 +214,13 @@ def _find(path: str) -> Any:
         return None
 
 
-def _has(owner: Any, name: str) -> bool:
-    return owner is not None and (hasattr(owner, name) or name in set(_named(owner)))
-
-
 def _named(owner: type) -> Iterator[str]:
     """The names of attributes in the methods of a class and its bases."""
     for base in owner.__mro__:
         for value in vars(base).values():
             function = value.fget if isinstance(value, property) else value
             if isinstance(function, FunctionType):
-                for code in code_of(inspect.unwrap(function)):
+                for code in within(inspect.unwrap(function).__code__):
                     yield from code.co_names
 
 
@@ -247,18 +236,6 @@ def changed_functions(functions: Iterable[PrivateName]) -> list[str]:
     return changed
 
 
-def code_of(function: Callable[..., Any]) -> list[CodeType]:
-    """Returns the code of a function and of all functions within it."""
-    return list(_within(function.__code__))
-
-
 def reads(code: CodeType, variable: str) -> bool:
     """Whether code reads a variable of a function around it, or one that functions within it read."""
     return any(i.opname == "LOAD_DEREF" and i.argval == variable for i in dis.get_instructions(code))
-
-
-def _within(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _within(constant)

@@ -40,13 +40,8 @@ def forget_fetched(adapter: Any) -> int:
     Keras would train on them first and end each epoch as many batches before the end of its order. Those are for the
     next epoch; but its workers and the end of the epoch race for them, so that some are lost, others in each run:
     `test_py_batches.py` shows it. No restart could repeat that. The batches of a dataset of unknown length follow each
-    other, so these are left alone.
-
-    Args:
-        adapter: Keras' adapter of any data; its epoch must not have begun.
-
-    Returns:
-        How many were dropped.
+    other, so these are left alone. The adapter may be that of any data; its epoch must not have begun. Returns how many
+    were dropped.
     """
     enqueuer = getattr(adapter, "enqueuer", None)
     fetched = getattr(enqueuer, "ready_queue", None)
@@ -64,10 +59,7 @@ def stop_workers(adapter: Any) -> None:
     """Has Keras' workers, if there are any, begin again with the next iterator over the dataset.
 
     They go on until an iterator is asked for one batch more than there are. Where it is not, the next one would wait
-    for them for ever.
-
-    Args:
-        adapter: Keras' adapter of any data; its epoch must not have begun.
+    for them for ever. The adapter may be that of any data; its epoch must not have begun.
     """
     if has_workers(adapter):
         adapter.enqueuer.stop()
@@ -76,15 +68,9 @@ def stop_workers(adapter: Any) -> None:
 def leave_out(adapter: Any, batch: int) -> bool:
     """Has the next iterator of a dataset begin at a later batch of the epoch, once.
 
-    Python's random state has to be that from which Keras would draw the order. It is then what Keras would leave.
-
-    Args:
-        adapter: Keras' adapter of a dataset of known length. With workers, its epoch must not have begun; without,
-            it must have.
-        batch: How many batches are left out.
-
-    Returns:
-        Whether that can be done; if not, nothing was changed.
+    Python's random state has to be that from which Keras would draw the order. It is then what Keras would leave. The
+    adapter is of a dataset of known length: with workers, its epoch must not have begun; without, it must have. Returns
+    whether that can be done; if not, nothing was changed.
     """
     enqueuer = getattr(adapter, "enqueuer", None)
     missing = [name for name in _NEEDS if not hasattr(adapter, name)]
@@ -144,12 +130,7 @@ class _Rest:
 
 
 class RestOfEpoch:
-    """The last batches of a dataset in the order of an epoch. Worker processes get it, so it can be pickled.
-
-    Args:
-        dataset: The whole dataset.
-        indices: Those of its batches that are left, in their order.
-    """
+    """Those batches of a dataset that are left of an epoch, in its order. It can be pickled, for worker processes."""
 
     def __init__(self, dataset: Any, indices: Sequence[int]) -> None:
         self._dataset = dataset

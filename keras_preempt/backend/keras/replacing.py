@@ -1,4 +1,4 @@
-"""Functions of Keras that are replaced for as long as somebody needs that."""
+"""Replaces functions of Keras for as long as anything uses the replacements."""
 
 from __future__ import annotations
 
@@ -9,27 +9,23 @@ from typing import Any
 
 
 class Replacements(abc.ABC):
-    """What is replaced at the moment, and by how many it is needed: the first one puts it in place, the last one back.
-
-    It may be asked for and given up in any thread.
-    """
+    """Counts its users in all threads: the first `acquire` installs replacements, the last `release` undoes them."""
 
     def __init__(self) -> None:
-        self._lock = (
-            threading.RLock()
-        )  # A finalizer may release one in the middle of a call of the same thread.
+        # Reentrant: a finalizer may release one in the middle of a call of the same thread.
+        self._lock = threading.RLock()
         self._needed = 0
         self._undo_steps: list[Callable[[], None]] = []
 
     def acquire(self) -> None:
-        """Somebody needs it; `release` is to be called once for each call."""
+        """Installs the replacements, unless they are; `release` is to be called once for each call."""
         with self._lock:
             if self._needed == 0:
                 self._install()
             self._needed += 1
 
     def release(self) -> None:
-        """Somebody needs it no more."""
+        """Undoes the replacements with the last call."""
         with self._lock:
             self._needed -= 1
             if self._needed == 0:

@@ -61,12 +61,7 @@ class TracedStep:
 
 
 class RunningFit:
-    """What a running `fit` of a model holds.
-
-    Args:
-        model: The model.
-        variables: The local variables of `fit`.
-        feed: Makes the feed of an epoch iterator.
+    """What a running `fit` of a model holds, from its local variables; `feed` makes the feed of its epoch iterator.
 
     Attributes:
         feed: Its training input.
@@ -93,13 +88,8 @@ class RunningFit:
     def validate_without_drawing(self, iterators: int) -> Any:
         """Makes the iterators that the validations of this fit have made, for a fit that validates no more.
 
-        Each of them reshuffles the dataset, which another fit may use as well. Arrays are not shuffled.
-
-        Args:
-            iterators: How many were made, as a save counts them.
-
-        Returns:
-            The dataset; None if there is none, or if it was not used.
+        Each of them reshuffles the dataset, which another fit may use as well. Arrays are not shuffled. Returns the
+        dataset; None if there is none, or if it was not used.
         """
         data, steps = self.validation_data, self._validation_steps
         feed = self.feed.of_validation(self._model, data, steps) if iterators else None
@@ -136,7 +126,7 @@ class RunningFit:
             A function that ends the guard.
         """
         source, container = self.feed.epoch_iterator, weakref.ref(self._frame_callbacks)
-        catching, code = source.catch_stop_iteration, _code_of_fit()
+        catching, code = source.catch_stop_iteration, _code_in(keras.Model.fit)
 
         @contextlib.contextmanager
         def settled() -> Iterator[None]:
@@ -204,7 +194,7 @@ class RunningFit:
     def step_logs(self) -> Any:
         """Returns the logs of the last step as the step returned them; None if this fit has run none.
 
-        Keras flattens them for callbacks, and tells by their keys whether an epoch's logs are those of its last step.
+        Keras flattens them for callbacks, and finds by their keys whether an epoch's logs are those of its last step.
         """
         return self._local("logs")
 
@@ -213,7 +203,7 @@ class RunningFit:
         return self._local("epoch_logs")
 
     def _local(self, name: str) -> Any:
-        frame, code = inspect.currentframe(), _code_of_fit()
+        frame, code = inspect.currentframe(), _code_in(keras.Model.fit)
         while frame is not None:
             if frame.f_code is code and (held := _locals(frame)).get("self") is self._model:
                 return held.get(name) or None
@@ -221,21 +211,16 @@ class RunningFit:
         return None
 
     def logs_of_an_epoch_without_steps(self, logs: Any, *, of_step: bool) -> None:
-        """Gives the resumed epoch its training logs if none of its steps is left to run.
+        """Gives the resumed epoch its training logs if none of its steps is left to run: of its last step, or of all.
 
         Otherwise Keras takes the epoch's logs from its last step, of which there is none, and the epoch's training
-        metrics are missing from History and from every callback.
-
-        Args:
-            logs: What the last step returned, or the logs of the epoch.
-            of_step: Which of the two. Of a step's logs, Keras checks whether the metrics have the same names.
+        metrics are missing from History and from every callback. Of a step's logs, Keras checks the metrics' names.
         """
         original = self._model._get_metrics_result_or_logs
         replaced = vars(self._model).get("_get_metrics_result_or_logs")
 
-        code = _code_of_fit()
+        code = _code_in(keras.Model.fit)
 
-        @_between_fit_and_guard
         def once(step_logs: Any) -> Any:
             if not _is_called_by_fit(code):  # A callback that evaluates calls it too.
                 return original(step_logs)
@@ -246,27 +231,20 @@ class RunningFit:
                 return original(step_logs or logs)
             return logs
 
+        _passed_through.add(once.__code__)
         vars(self._model)["_get_metrics_result_or_logs"] = once
 
 
 def changed_variables() -> list[str]:
     """Returns what the installed Keras' `fit` lacks of the variables that are read, in words."""
-    variables = _code_of_fit().co_varnames
+    variables = _code_in(keras.Model.fit).co_varnames
     read = (*_FIT_LOCALS, "logs", "epoch_logs")
     return [f"the variable {name} of fit" for name in read if name not in variables]
 
 
-def _code_of_fit() -> CodeType:
-    return _code_in(keras.Model.fit)
-
-
 @functools.lru_cache(maxsize=8)
 def _code_in(fit: Any) -> CodeType:
-    """Returns the code of Keras' own `fit`, also within a decorator that does not say what it wraps.
-
-    Raises:
-        RuntimeError: It is not there.
-    """
+    """Returns the code of Keras' own `fit`, also within a decorator that does not say what it wraps."""
     waiting, seen = [fit], set[int]()
     while waiting:
         function = inspect.unwrap(waiting.pop(0))
@@ -289,7 +267,7 @@ def _locals(frame: FrameType) -> dict[str, Any]:
     """Returns the local variables of a frame, and leaves no trace in it.
 
     Until Python 3.13 a frame keeps what it was last asked for. So fit would hold the iterator of an epoch that is long
-    over, and whoever asks next would drop it: in the middle of a save, where that may take a minute.
+    over, and the next to ask would drop it: in the middle of a save, where that may take a minute.
     """
     kept: Any = frame.f_locals
     held = dict(kept)
@@ -299,20 +277,11 @@ def _locals(frame: FrameType) -> dict[str, Any]:
 
 
 _passed_through: set[CodeType] = set()
-
-
-def _between_fit_and_guard(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks the replacement of a method that fit calls: for what it calls itself, fit is still the caller."""
-    _passed_through.add(function.__code__)
-    return function
+"""The code of replacements of methods that fit calls: for what they call themselves, fit is still the caller."""
 
 
 def _is_called_by_fit(code: CodeType) -> bool:
-    """Whether the function that asks was called by fit, directly or through a marked replacement.
-
-    Args:
-        code: The code of fit.
-    """
+    """Whether the function that asks was called by fit, whose code this is, or through one of `_passed_through`."""
     # It ends at another frame than its own: a frame that holds itself would keep every caller's variables, such as open
     # files, until garbage is collected, and a process that is preempted leaves without that.
     frame = inspect.currentframe()
@@ -326,18 +295,13 @@ def _is_called_by_fit(code: CodeType) -> bool:
 def running_fit(
     model: Any, feed: Callable[[Any], InputFeed], kind: type[RunningFit] = RunningFit
 ) -> RunningFit:
-    """Finds the `fit` of a model that is calling this callback hook.
-
-    Args:
-        model: The model.
-        feed: Makes the feed of an epoch iterator.
-        kind: The class of what it holds.
+    """Finds the `fit` of a model that is calling this callback hook; `feed` makes the feed of its epoch iterator.
 
     Raises:
         RuntimeError: No fit of the model is running in this thread.
         KerasInternalsError: `fit` does not hold what it is known to hold.
     """
-    code = _code_of_fit()
+    code = _code_in(keras.Model.fit)
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code is code and (held := _locals(frame)).get("self") is model:

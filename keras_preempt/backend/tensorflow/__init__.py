@@ -1,1 +1,1 @@
-"""TensorFlow behind the seam, and the repairs of Keras on TensorFlow."""
+"""The TensorFlow backend, and the repairs of Keras on it."""

@@ -20,38 +20,48 @@ import tensorflow as tf
 _ABOVE_THE_MAP = ("_OptionsDataset", "_PrefetchDataset")
 """What Keras puts behind the map: nothing that changes a batch."""
 
-_ROWS = (
+_ROWS = {
     "_ConcatenateDataset",
     "_FlatMapDataset",
     "_MapDataset",
     "_ParallelMapDataset",
     "_PrefetchDataset",
     "_RangeDataset",
-)
+}
 """What Keras makes the rows of: nothing that an iterator leaves behind for the next one."""
 
 _RANDOM = re.compile(r"Random|Multinomial|Rng|Stateful|VariableOp|PyFunc")
 
 
 def is_of_arrays(dataset: Any) -> bool:
-    """Whether a pipeline is built as Keras is known to build one of arrays.
-
-    Args:
-        dataset: What Keras has made, before a strategy distributes it.
-    """
-    return _takes_rows_out(_map_of(dataset))
+    """Whether a pipeline, not distributed yet, is built as Keras is known to build one of arrays."""
+    mapped = _map_of(dataset)
+    if type(mapped).__name__ != "_ParallelMapDataset":
+        return False
+    wrapper = getattr(mapped, "_map_func", None)
+    if wrapper is None or not callable(getattr(wrapper, "_func", None)):
+        return False
+    graph = wrapper.function.graph.as_graph_def()
+    nodes = [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
+    if any(_RANDOM.search(node.op) for node in nodes):
+        return False
+    (zipped,) = mapped._inputs()
+    if type(zipped).__name__ != "_ZipDataset" or len(zipped._inputs()) != 2:
+        return False
+    rows, arrays = zipped._inputs()
+    if type(arrays).__name__ != "_RepeatDataset" or type(arrays._inputs()[0]).__name__ != "_TensorDataset":
+        return False
+    left = [rows]
+    while left:
+        dataset = left.pop()
+        if type(dataset).__name__ not in _ROWS:
+            return False
+        left += dataset._inputs()
+    return True
 
 
 def beginning_at(dataset: Any, batch: int) -> tf.data.Dataset:
-    """Returns the pipeline that Keras has made of arrays without its first batches.
-
-    Args:
-        dataset: One that `is_of_arrays`.
-        batch: How many batches are left out.
-
-    Returns:
-        A dataset whose iterators give the batches that those of `dataset` give later on.
-    """
+    """Returns a dataset that `is_of_arrays` without the first batches of each of its iterators."""
     mapped = _map_of(dataset)
     (zipped,) = mapped._inputs()
     rest = zipped.skip(batch).map(mapped._map_func._func, num_parallel_calls=tf.data.AUTOTUNE)
@@ -62,31 +72,3 @@ def _map_of(dataset: Any) -> Any:
     while type(dataset).__name__ in _ABOVE_THE_MAP:
         (dataset,) = dataset._inputs()
     return dataset
-
-
-def _takes_rows_out(mapped: Any) -> bool:
-    if type(mapped).__name__ != "_ParallelMapDataset":
-        return False
-    wrapper = getattr(mapped, "_map_func", None)
-    if wrapper is None or not callable(getattr(wrapper, "_func", None)) or _is_random(wrapper.function):
-        return False
-    (zipped,) = mapped._inputs()
-    if type(zipped).__name__ != "_ZipDataset" or len(zipped._inputs()) != 2:
-        return False
-    rows, arrays = zipped._inputs()
-    if type(arrays).__name__ != "_RepeatDataset" or type(arrays._inputs()[0]).__name__ != "_TensorDataset":
-        return False
-    return all(name in _ROWS for name in _kinds(rows))
-
-
-def _kinds(dataset: Any) -> list[str]:
-    kinds = [type(dataset).__name__]
-    for upstream in dataset._inputs():
-        kinds += _kinds(upstream)
-    return kinds
-
-
-def _is_random(function: Any) -> bool:
-    graph = function.graph.as_graph_def()
-    nodes = [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
-    return any(_RANDOM.search(node.op) for node in nodes)

@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from keras_preempt.agreement.coordinator import Coordinator, LocalCoordinator
 from keras_preempt.backend import seam
+from keras_preempt.backend.determinism import OF_TENSORFLOW
 from keras_preempt.backend.place import Place
 from keras_preempt.backend.tensorflow import collectives, coordination, multi_worker_fit
 from keras_preempt.backend.tensorflow import place as places
-from keras_preempt.backend.tensorflow.determinism import unordered_sums
 from keras_preempt.backend.tensorflow.errors import TensorFlowErrors
 from keras_preempt.backend.tensorflow.feed import DatasetFeed
 from keras_preempt.backend.tensorflow.first_use import FirstUse
@@ -25,6 +25,7 @@ from keras_preempt.backend.tensorflow.traced_step import (
     validation_may_draw,
 )
 from keras_preempt.backend.tensorflow.variables import TensorFlowVariables
+from keras_preempt.backend.versions import UnsupportedTensorFlow
 from keras_preempt.checkpoint.exchange import Gather
 
 
@@ -37,7 +38,6 @@ class TensorFlowBackend(seam.Backend):
     feed = DatasetFeed
     hears_by_key = True
 
-    unordered_sums = staticmethod(unordered_sums)
     in_a_cluster = staticmethod(places.in_a_cluster)
     neighbours = staticmethod(places.neighbours)
     remote_workers = staticmethod(places.connected)
@@ -63,6 +63,10 @@ class TensorFlowBackend(seam.Backend):
     def replicas_differ(self, strategy: tf.distribute.Strategy) -> bool:
         return bool(strategy.num_replicas_in_sync > 1)
 
+    def unordered_sums(self) -> str:
+        has_gpu = bool(tf.config.list_logical_devices("GPU"))
+        return OF_TENSORFLOW.cure if has_gpu and not (OF_TENSORFLOW.is_set or is_deterministic()) else ""
+
     def coordinator(self, place: Place) -> Coordinator:
         if place.members == 1:
             return LocalCoordinator()
@@ -76,6 +80,19 @@ class TensorFlowBackend(seam.Backend):
 
     def watch_first_use(self, known: Iterable[Any], look: Callable[[Any], bool]) -> Callable[[], None]:
         return FirstUse(known, look).stop
+
+
+def is_deterministic() -> bool:
+    """Whether the program has called `tf.config.experimental.enable_op_determinism()`.
+
+    Raises UnsupportedTensorFlow if the installed TensorFlow keeps that elsewhere.
+    """
+    try:
+        from tensorflow.python.framework import config
+
+        return bool(config.is_op_determinism_enabled())
+    except (ImportError, AttributeError) as error:
+        raise UnsupportedTensorFlow("tensorflow.python.framework.config.is_op_determinism_enabled") from error
 
 
 BACKEND = TensorFlowBackend()

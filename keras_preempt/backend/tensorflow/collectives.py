@@ -26,13 +26,7 @@ _ELEMENT = np.dtype(np.int64)  # The largest of the types that can be gathered; 
 
 
 class Collectives:
-    """Gathers bytes from all workers. See `seam.Backend.gather`.
-
-    Args:
-        member: The number of this worker.
-        members: How many there are.
-        patience: Seconds that a call waits for the others.
-    """
+    """Gathers bytes from all workers; a call waits for the others for `patience` seconds. See `seam.Backend.gather`."""
 
     def __init__(self, member: int, members: int, patience: float) -> None:
         self._member = member
@@ -41,10 +35,7 @@ class Collectives:
         self._order: list[int] = []
 
     def __call__(self, data: Bytes) -> Sequence[Bytes]:
-        """Returns what each worker has given.
-
-        Args:
-            data: Bytes; equally many on each worker, a multiple of 8.
+        """Returns what each worker has given: equally many bytes on each, a multiple of 8.
 
         Raises:
             tf.errors.OpError: A worker is gone, or has failed, or did not come in time.

@@ -210,4 +210,4 @@ def _wait_for_an_answer(context: Any) -> None:
     except tf.errors.DeadlineExceededError as error:
         raise tf.errors.UnavailableError(None, None, f"No heartbeat: {error.message}") from error
     except tf.errors.OpError:
-        return  # Another task is in an error, and this one is told so: the service is there.
+        return  # The answer is that another task is in an error: the service is there.

@@ -18,6 +18,45 @@ from keras_preempt.backend.tensorflow.ingredients import ingredients as ingredie
 from keras_preempt.backend.tensorflow.random_operations import keeps_state
 from keras_preempt.backend.versions import UnsupportedTensorFlow
 
+_SHUFFLES = re.compile(rb"@@num_random_samples(?:@@|[^A-Za-z_])")
+"""In the keys of a part of an iterator's state: it holds the reshuffling of a shuffle."""
+
+_MADE_AT_ONCE = (
+    "_BatchDataset",
+    "_FilterDataset",
+    "_MapDataset",
+    "_OptionsDataset",
+    "_ParallelBatchDataset",
+    "_ParallelMapDataset",
+    "_PrefetchDataset",
+)
+"""Datasets whose iterators make the iterator of their input when they are made themselves, and only then."""
+
+_KEEPS_BATCHES = (
+    "CacheDataset",
+    "_MapDataset",
+    "_OptionsDataset",
+    "_ParallelMapDataset",
+    "_PrefetchDataset",
+    "_RepeatDataset",
+    "_ShuffleDataset",
+    "_SkipDataset",
+    "_TakeDataset",
+)
+"""Datasets that hand on the batches of their input, one for one; a map is taken to be of this kind."""
+
+
+def pipelines_of(distributed: Any) -> list[Any]:
+    """Returns the pipelines of what Keras iterates over, before a strategy has changed them; empty if unknown."""
+    if isinstance(distributed, tf.data.Dataset):
+        return [distributed]
+    if isinstance(original := getattr(distributed, "_original_dataset", None), tf.data.Dataset):
+        return [original]
+    return [each for each in getattr(distributed, "_datasets", ()) if isinstance(each, tf.data.Dataset)]
+
+
+# -- The state of an iterator ------------------------------------------------------------------------------
+
 
 def iterator_state(iterator: Any) -> bytes | None:
     """Returns the position of a plain tf.data iterator, with the reshuffle sequence of the epochs to come.
@@ -46,153 +85,7 @@ def iterator_parts(iterator: Any) -> tf.Tensor | None:
 
 
 def as_bytes(parts: tf.Tensor) -> bytes:
-    """Returns the bytes of some parts."""
     return bytes(tf.io.serialize_tensor(parts).numpy())
-
-
-_SHUFFLES = re.compile(rb"@@num_random_samples(?:@@|[^A-Za-z_])")
-"""In the keys of a part: it holds the reshuffling of a shuffle."""
-
-
-def keeps_a_shuffle(keys: bytes) -> bool:
-    """Whether a part with these keys holds the reshuffling of the epochs to come."""
-    return _SHUFFLES.search(keys + b"@@") is not None
-
-
-def never_has_state(dataset: Any) -> bool:
-    """Whether `iterator_state` is known to be None for every iterator of some data, as of what is no pipeline.
-
-    TensorFlow would find out too, with a warning in the log for each of them that reads like an error.
-    """
-    pipelines = pipelines_of(dataset)
-    parts = (part for pipeline in pipelines for part in ingredients(pipeline) if part.where)
-    return not pipelines or any(part.does is not None and keeps_state(part.name) for part in parts)
-
-
-def keeps_every_shuffle(state: bytes, dataset: Any) -> bool:
-    """Whether an iterator's state holds the reshuffling of the epochs to come.
-
-    It does only until a shuffle has handed out its last element, which under a prefetch is before the last batch is
-    drawn: then TensorFlow has dropped that part of the iterator.
-    """
-    return len(_SHUFFLES.findall(state)) >= sum(1 for _ in _shuffles_of(dataset))
-
-
-_MADE_AT_ONCE = (
-    "_BatchDataset",
-    "_FilterDataset",
-    "_MapDataset",
-    "_OptionsDataset",
-    "_ParallelBatchDataset",
-    "_ParallelMapDataset",
-    "_PrefetchDataset",
-)
-"""Datasets whose iterators make the iterator of their input when they are made themselves, and only then."""
-
-
-def reshuffles_while_drawn(dataset: Any) -> bool:
-    """Whether drawing batches, and not only making an iterator, advances the reshuffling of a pipeline.
-
-    That is so with a shuffle below a repetition, or below another shuffle, which makes the iterator of its input at
-    the first draw. Where it is not known, the answer is yes.
-    """
-    while type(dataset).__name__ in _MADE_AT_ONCE:
-        (dataset,) = dataset._inputs()
-    if type(dataset).__name__ == "_ShuffleDataset":
-        (dataset,) = dataset._inputs()
-    return any(True for _ in _shuffles_of(dataset))
-
-
-_KEEPS_BATCHES = (
-    "CacheDataset",
-    "_MapDataset",
-    "_OptionsDataset",
-    "_ParallelMapDataset",
-    "_PrefetchDataset",
-    "_RepeatDataset",
-    "_ShuffleDataset",
-    "_SkipDataset",
-    "_TakeDataset",
-)
-"""Datasets that hand on the batches of their input, one for one; a map is taken to be of this kind."""
-
-
-def batch_size(dataset: Any) -> int | None:
-    """Returns how many samples a full batch of a pipeline holds, as TensorFlow finds it to cut batches for replicas.
-
-    None if TensorFlow cannot tell.
-    """
-    while True:
-        found = int(tf.raw_ops.ComputeBatchSize(input_dataset=tf.data.experimental.to_variant(dataset)))
-        if found > 0:
-            return found
-        if type(dataset).__name__ not in _KEEPS_BATCHES:
-            return None
-        (dataset,) = dataset._inputs()
-
-
-def _shuffles_of(dataset: Any) -> Iterator[Any]:
-    if not hasattr(dataset, "_inputs"):
-        raise UnsupportedTensorFlow("_inputs() on tf.data datasets")
-    if type(dataset).__name__ == "_ShuffleDataset":
-        if not hasattr(dataset, "_seed2"):
-            raise UnsupportedTensorFlow("_seed and _seed2 on shuffled datasets")
-        yield dataset
-    for upstream in dataset._inputs():
-        yield from _shuffles_of(upstream)
-
-
-def pipelines_of(distributed: Any) -> list[Any]:
-    """Returns the pipelines of what Keras iterates over, before a strategy has changed them; empty if unknown."""
-    if isinstance(distributed, tf.data.Dataset):
-        return [distributed]
-    if isinstance(original := getattr(distributed, "_original_dataset", None), tf.data.Dataset):
-        return [original]
-    return [each for each in getattr(distributed, "_datasets", ()) if isinstance(each, tf.data.Dataset)]
-
-
-def shuffle_buffers(dataset: Any) -> Iterator[tuple[int, int | None]]:
-    """Yields for each shuffle of a pipeline how many elements it holds, and the bytes of one; None if unknown."""
-    for shuffle in _shuffles_of(dataset):
-        (upstream,) = shuffle._inputs()
-        elements = int(tf.get_static_value(shuffle._buffer_size))
-        if (length := int(upstream.cardinality())) >= 0:
-            elements = min(elements, length) if elements >= 0 else length
-        yield elements, _element_bytes(upstream)
-
-
-def held_elements(dataset: Any) -> Iterator[tuple[int | None, int | None]]:
-    """Yields for each cache in memory how many elements it will hold, and the bytes of one; None if unknown.
-
-    The state of an iterator holds a cache that is complete.
-    """
-    if type(dataset).__name__ == "CacheDataset" and not hasattr(dataset, "_filename"):
-        raise UnsupportedTensorFlow("_filename on cached datasets")
-    if type(dataset).__name__ == "CacheDataset" and not tf.get_static_value(dataset._filename):
-        length = int(dataset.cardinality())
-        yield length if length >= 0 else None, _element_bytes(dataset)
-    for upstream in dataset._inputs():
-        yield from held_elements(upstream)
-
-
-def _element_bytes(dataset: Any) -> int | None:
-    tensors = getattr(dataset, "_tensors", None)
-    if type(dataset).__name__ == "_TensorSliceDataset" and tensors:
-        rows = max(1, int(tensors[0].shape[0] or 1))
-        return sum(_bytes_of(tensor) for tensor in tensors) // rows
-    total = 0
-    for spec in tf.nest.flatten(dataset.element_spec):
-        known = isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined()
-        if not known or spec.dtype in (tf.string, tf.variant, tf.resource):
-            return None
-        total += int(spec.shape.num_elements()) * int(spec.dtype.size)
-    return total
-
-
-def _bytes_of(tensor: Any) -> int:
-    if tensor.dtype == tf.string:
-        return int(tf.reduce_sum(tf.strings.length(tensor)))
-    return int(tf.size(tensor)) * int(tensor.dtype.size)
 
 
 def restore_iterator(iterator: Any, state: bytes) -> None:
@@ -215,12 +108,36 @@ def restore_iterator(iterator: Any, state: bytes) -> None:
         ) from error
 
 
+def never_has_state(dataset: Any) -> bool:
+    """Whether `iterator_state` is known to be None for every iterator of some data, which may be no pipeline.
+
+    TensorFlow would find out too, with a warning in the log for each of them that reads like an error.
+    """
+    pipelines = pipelines_of(dataset)
+    parts = (part for pipeline in pipelines for part in ingredients(pipeline) if part.where)
+    return not pipelines or any(part.does is not None and keeps_state(part.name) for part in parts)
+
+
+def keeps_a_shuffle(keys: bytes) -> bool:
+    """Whether a part of a state with these keys holds the reshuffling of the epochs to come."""
+    return _SHUFFLES.search(keys + b"@@") is not None
+
+
+def keeps_every_shuffle(state: bytes, dataset: Any) -> bool:
+    """Whether an iterator's state holds the reshuffling of the epochs to come.
+
+    It does only until a shuffle has handed out its last element, which under a prefetch is before the last batch is
+    drawn: then TensorFlow has dropped that part of the iterator.
+    """
+    return len(_SHUFFLES.findall(state)) >= sum(1 for _ in _shuffles_of(dataset))
+
+
 def iterators() -> list[Any]:
     """Returns all iterators of this process of which it may take long to drop one.
 
-    Whoever drops an iterator waits for the thread with which TensorFlow tunes its pipeline. Told to end, that thread
-    may look before it can see it, and then sleeps on until it would tune again: for as long as the iterator is old, up
-    to a minute (`Model::OptimizeLoop`; seen with TensorFlow 2.21 where processors are busy).
+    Dropping an iterator waits for the thread with which TensorFlow tunes its pipeline. Told to end, that thread may
+    look before it can see it, and then sleeps on until it would tune again: for as long as the iterator is old, up to
+    a minute (`Model::OptimizeLoop`; seen with TensorFlow 2.21 where processors are busy).
     """
     kinds = {tf.data.Iterator, tf.distribute.DistributedIterator}
     known: dict[type, bool] = {}  # There are many objects, of few types.
@@ -232,3 +149,88 @@ def iterators() -> list[Any]:
         if known[kind]:
             found.append(each)
     return found
+
+
+# -- Shuffles, batches and caches --------------------------------------------------------------------------
+
+
+def _shuffles_of(dataset: Any) -> Iterator[Any]:
+    if not hasattr(dataset, "_inputs"):
+        raise UnsupportedTensorFlow("_inputs() on tf.data datasets")
+    if type(dataset).__name__ == "_ShuffleDataset":
+        if not hasattr(dataset, "_seed2"):
+            raise UnsupportedTensorFlow("_seed and _seed2 on shuffled datasets")
+        yield dataset
+    for upstream in dataset._inputs():
+        yield from _shuffles_of(upstream)
+
+
+def reshuffles_while_drawn(dataset: Any) -> bool:
+    """Whether drawing batches, and not only making an iterator, advances the reshuffling of a pipeline.
+
+    That is so with a shuffle below a repetition, or below another shuffle, which makes the iterator of its input at
+    the first draw. Where it is not known, the answer is yes.
+    """
+    while type(dataset).__name__ in _MADE_AT_ONCE:
+        (dataset,) = dataset._inputs()
+    if type(dataset).__name__ == "_ShuffleDataset":
+        (dataset,) = dataset._inputs()
+    return any(True for _ in _shuffles_of(dataset))
+
+
+def batch_size(dataset: Any) -> int | None:
+    """Returns how many samples a full batch of a pipeline holds, as TensorFlow finds it to cut batches for replicas.
+
+    None if TensorFlow does not know.
+    """
+    while True:
+        found = int(tf.raw_ops.ComputeBatchSize(input_dataset=tf.data.experimental.to_variant(dataset)))
+        if found > 0:
+            return found
+        if type(dataset).__name__ not in _KEEPS_BATCHES:
+            return None
+        (dataset,) = dataset._inputs()
+
+
+def shuffle_buffers(dataset: Any) -> Iterator[tuple[int, int | None]]:
+    """Yields for each shuffle of a pipeline how many elements it holds, and the bytes of one; None if unknown."""
+    for shuffle in _shuffles_of(dataset):
+        (upstream,) = shuffle._inputs()
+        elements = int(tf.get_static_value(shuffle._buffer_size))
+        if (length := int(upstream.cardinality())) >= 0:
+            elements = min(elements, length) if elements >= 0 else length
+        yield elements, _element_bytes(upstream)
+
+
+def held_elements(dataset: Any) -> Iterator[tuple[int | None, int | None]]:
+    """Yields for each cache in memory how many elements it will hold, and the bytes of one; None if unknown.
+
+    The state of an iterator holds a cache that is complete.
+    """
+    if type(dataset).__name__ == "CacheDataset":
+        if not hasattr(dataset, "_filename"):
+            raise UnsupportedTensorFlow("_filename on cached datasets")
+        if not tf.get_static_value(dataset._filename):
+            length = int(dataset.cardinality())
+            yield length if length >= 0 else None, _element_bytes(dataset)
+    for upstream in dataset._inputs():
+        yield from held_elements(upstream)
+
+
+def _element_bytes(dataset: Any) -> int | None:
+    tensors = getattr(dataset, "_tensors", None)
+    if type(dataset).__name__ == "_TensorSliceDataset" and tensors:
+        total = 0
+        for tensor in tensors:
+            if tensor.dtype == tf.string:
+                total += int(tf.reduce_sum(tf.strings.length(tensor)))
+            else:
+                total += int(tf.size(tensor)) * int(tensor.dtype.size)
+        return total // max(1, int(tensors[0].shape[0] or 1))
+    total = 0
+    for spec in tf.nest.flatten(dataset.element_spec):
+        known = isinstance(spec, tf.TensorSpec) and spec.shape.is_fully_defined()
+        if not known or spec.dtype in (tf.string, tf.variant, tf.resource):
+            return None
+        total += int(spec.shape.num_elements()) * int(spec.dtype.size)
+    return total

@@ -92,7 +92,7 @@ class TensorFlowErrors(Errors):
     def says_a_loss(self, error: BaseException, remote: RemoteWorkers) -> bool:
         """See `Errors.says_a_loss`.
 
-        A coordinator that asks for a tensor on a worker that is gone gets whatever Python raises there ("ValueError:
+        A coordinator that asks for a tensor on a worker that is gone gets any error of Python ("ValueError:
         Socket closed", seen with TensorFlow 2.21). So any error that TensorFlow itself has raised counts as a loss if
         the workers are gone.
         """

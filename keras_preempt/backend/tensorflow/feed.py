@@ -1,19 +1,23 @@
 """The data of a fit on TensorFlow: a `tf.data.Dataset`, as a strategy distributes it.
 
-Verified with Keras 3.8.0 to 3.15.1 and TensorFlow 2.16.1 to 2.21.0.
+Grain data is a pipeline here as well: Keras wraps it in `tf.data.Dataset.from_generator`, whose iterator calls the
+generator when its first batch is drawn.
+
+Verified with Keras 3.8.0 to 3.15.1 (Grain data: from 3.11.3) and TensorFlow 2.16.1 to 2.21.0.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any
 
 import tensorflow as tf
 
 from keras_preempt.backend.keras.grain_iterators import GrainIterators
 from keras_preempt.backend.keras.input_feed import InputFeed
-from keras_preempt.backend.tensorflow import array_batches, grain_data
-from keras_preempt.backend.tensorflow.datasets import batch_size, pipelines_of
+from keras_preempt.backend.tensorflow import array_batches
+from keras_preempt.backend.tensorflow.datasets import batch_size
 
 
 class DatasetFeed(InputFeed):
@@ -23,45 +27,27 @@ class DatasetFeed(InputFeed):
 
     @property
     def dataset(self) -> Any:
-        """See `InputFeed.dataset`."""
         return self._source._distributed_dataset
 
     @property
-    def pipelines(self) -> list[Any]:
-        """See `InputFeed.pipelines`."""
-        return pipelines_of(self.dataset)
-
-    @property
     def is_shared(self) -> bool:
-        """See `InputFeed.is_shared`."""
         return not isinstance(self.dataset, tf.data.Dataset)
 
     @property
-    def undistributed(self) -> tf.data.Dataset | None:
-        """See `InputFeed.undistributed`."""
-        dataset = self._dataset_passed
-        return dataset if isinstance(dataset, tf.data.Dataset) else None
-
-    @property
-    def _is_distributed_by_user(self) -> bool:
-        return isinstance(self._dataset_passed, tf.distribute.DistributedDataset)
-
-    @property
     def batch_size(self) -> int | None:
-        """See `InputFeed.batch_size`."""
         # Of a dataset that the user has distributed, Keras sees only what one replica gets.
-        return None if self._is_distributed_by_user else super().batch_size
+        return (
+            None if isinstance(self._dataset_passed, tf.distribute.DistributedDataset) else super().batch_size
+        )
 
     @property
     def batches(self) -> int | None:
-        """See `InputFeed.batches`."""
-        if self._is_distributed_by_user and self._source.steps_per_epoch is None:
-            return None  # What Keras knows then may be the number of one replica's batches.
-        return super().batches
+        by_user = isinstance(self._dataset_passed, tf.distribute.DistributedDataset)
+        # What Keras knows of such a dataset may be the number of one replica's batches.
+        return None if by_user and self._source.steps_per_epoch is None else super().batches
 
     @property
     def global_batch(self) -> int | None:
-        """See `InputFeed.global_batch`."""
         if self.undistributed is None:
             return self.batch_size
         # What the shape of a batch says is certain; a map after the batching hides it from TensorFlow.
@@ -73,45 +59,41 @@ class DatasetFeed(InputFeed):
 
     @property
     def sample(self) -> str:
-        """See `InputFeed.sample`."""
-        return str(tf.nest.map_structure(_sample, self._source._distributed_dataset.element_spec))
-
-    @property
-    def is_indexed(self) -> bool:
-        """See `InputFeed.is_indexed`."""
-        return self._is_indexed
-
-    def new_at(self, batch: int, order: Any = None) -> Any:
-        """See `InputFeed.new_at`."""
-        rest = array_batches.beginning_at(self.pipelines[0], batch)
-        return self.new(self._source._distribute_strategy.experimental_distribute_dataset(rest))
+        return str(tf.nest.map_structure(_sample, self.dataset.element_spec))
 
     @functools.cached_property
-    def _is_indexed(self) -> bool:
+    def is_indexed(self) -> bool:
+        """See `InputFeed.is_indexed`."""
         if type(self._source.data_adapter).__name__ != "ArrayDataAdapter":
             return False
         return all(map(array_batches.is_of_arrays, self.pipelines)) and len(self.pipelines) == 1
 
+    def new_at(self, batch: int, order: Any = None) -> Any:
+        rest = array_batches.beginning_at(self.pipelines[0], batch)
+        return self.new(self._source._distribute_strategy.experimental_distribute_dataset(rest))
+
     def _make_again(self, grain: GrainIterators) -> bool:
-        dataset = grain_data.recorded(self._source.data_adapter, grain)
-        if dataset is None:
+        """Has Keras make the pipeline of its Grain data anew, of a generator whose iterators are recorded."""
+        owner: Any = next(each for each in tf.data.Dataset.__mro__ if "from_generator" in vars(each))
+        descriptor, original = vars(owner)["from_generator"], owner.from_generator
+        here, wrapped = threading.get_ident(), []
+
+        def from_generator(generator: Any, *args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == here:
+                wrapped.append(generator)
+                generator = grain.around(generator)
+            return original(generator, *args, **kwargs)
+
+        owner.from_generator = staticmethod(from_generator)
+        try:
+            dataset = self._source.data_adapter.get_tf_dataset()
+        finally:
+            owner.from_generator = descriptor
+        if len(wrapped) != 1:
             return False
         strategy = self._source._distribute_strategy
         self._source._distributed_dataset = strategy.experimental_distribute_dataset(dataset)
         return True
-
-    def of_validation(self, model: Any, data: Any, steps: int | None) -> InputFeed | None:
-        """See `InputFeed.of_validation`."""
-        if not isinstance(data, tf.data.Dataset):
-            return None
-        epoch_iterator = type(self._source)(
-            x=data,
-            distribute_strategy=model.distribute_strategy,
-            steps_per_execution=model.steps_per_execution,
-            steps_per_epoch=steps,
-            shuffle=False,
-        )
-        return DatasetFeed(epoch_iterator)
 
 
 def _sample(spec: Any) -> list[tuple[str, list[int | None]]]:

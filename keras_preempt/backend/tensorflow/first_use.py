@@ -74,30 +74,25 @@ def _forget(watch: weakref.ref[FirstUse]) -> None:
         if watch in _watches:
             _watches.remove(watch)
             if not _watches:
-                _uninstall()
-
-
-def _told(variable: Any) -> None:
-    for reference in list(_watches):
-        if (watch := reference()) is not None:
-            watch.used(variable)
+                del keras.Variable.value, keras.Variable.assign
 
 
 def _install() -> None:
     value, assign = keras.Variable.value, keras.Variable.assign
 
+    def report(variable: Any) -> None:
+        for reference in list(_watches):
+            if (watch := reference()) is not None:
+                watch.used(variable)
+
     @functools.wraps(assign)
-    def told_assign(self: Any, new: Any) -> Any:
-        _told(self)
+    def reporting_assign(self: Any, new: Any) -> Any:
+        report(self)
         return assign(self, new)
 
-    def told_value(self: Any) -> Any:
-        _told(self)
+    def reporting_value(self: Any) -> Any:
+        report(self)
         return value.fget(self)
 
-    keras.Variable.value = property(told_value, doc=value.__doc__)
-    keras.Variable.assign = told_assign
-
-
-def _uninstall() -> None:
-    del keras.Variable.value, keras.Variable.assign
+    keras.Variable.value = property(reporting_value, doc=value.__doc__)
+    keras.Variable.assign = reporting_assign

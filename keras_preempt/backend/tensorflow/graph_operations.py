@@ -7,45 +7,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import tensorflow as tf
 
 from keras_preempt.backend.user_code import is_installed
 
 _OF_THIS_PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
-_DEEPEST = 100  # Functions that call functions; a recursive one has been seen by then.
-
-
-@dataclass(frozen=True)
-class GraphOperation:
-    """One operation of a traced function.
-
-    Attributes:
-        kind: What TensorFlow calls it, such as "RandomUniform".
-        name: Its name in the graph, which begins with the names of the layers it is in.
-        operation: The `tf.Operation` itself.
-    """
-
-    kind: str
-    name: str
-    operation: Any
-
-    def attribute(self, name: str) -> Any:
-        """Returns an attribute of the operation; None if it has none of the name."""
-        try:
-            return self.operation.get_attr(name)
-        except ValueError:
-            return None
-
-    @property
-    def python(self) -> str:
-        """The line of the user's own code that made it, as "train_step (train.py:34)"; empty if there is none."""
-        return line_of(self.operation)
 
 
 def line_of(operation: Any) -> str:
-    """Returns the line of the user's own code that made a `tf.Operation`; see `GraphOperation.python`."""
+    """Returns the line of the user's code that made an operation, as "train_step (train.py:34)"; empty if none did."""
     for frame in reversed(list(getattr(operation, "traceback", None) or ())):
         if not is_installed(frame.filename):
             return f"{frame.name or '<lambda>'} ({os.path.basename(frame.filename)}:{frame.lineno})"
@@ -56,21 +29,24 @@ def line_of(operation: Any) -> str:
     return ""
 
 
-def operations(graph: Any) -> Iterator[GraphOperation]:
-    """Yields the operations of a graph and of the functions that it calls, each function once.
+def operations(graph: Any, seen: set[str] | None = None) -> Iterator[tf.Operation]:
+    """Yields the operations of the graph of a `tf.function` and of the functions that it calls, each function once."""
+    seen = set() if seen is None else seen
+    for operation in graph.get_operations():
+        yield operation
+        for name in called_by(operation.node_def):
+            if name not in seen:
+                seen.add(name)
+                if (inner := graph_of(graph, name)) is not None:
+                    yield from operations(inner, seen)
 
-    Args:
-        graph: The graph of a traced `tf.function`.
-    """
-    yield from _operations(graph, set(), _DEEPEST)
 
-
-def resource_of(operation: GraphOperation) -> Any:
+def resource_of(operation: tf.Operation) -> Any:
     """Returns the resource that an operation's first input is in the caller of the function.
 
     None if the function makes it itself, or gets another one from each caller.
     """
-    tensor = operation.operation.inputs[0]
+    tensor = operation.inputs[0]
     while (graph := getattr(tensor, "graph", None)) is not None:
         outer = next((outer for outer, inner in getattr(graph, "captures", ()) if inner is tensor), None)
         if outer is None:
@@ -79,16 +55,12 @@ def resource_of(operation: GraphOperation) -> Any:
     return tensor
 
 
-def _operations(graph: Any, seen: set[str], depth: int) -> Iterator[GraphOperation]:
-    for operation in graph.get_operations():
-        yield GraphOperation(operation.type, operation.name, operation)
-        for name in called_by(operation.node_def):
-            if name in seen or depth == 0:
-                continue
-            seen.add(name)
-            inner = graph_of(graph, name)
-            if inner is not None:
-                yield from _operations(inner, seen, depth - 1)
+def attribute_of(operation: tf.Operation, name: str) -> Any:
+    """Returns an attribute of an operation; None if it has none of the name."""
+    try:
+        return operation.get_attr(name)
+    except ValueError:
+        return None
 
 
 def called_by(node: Any) -> Iterator[str]:

@@ -1,10 +1,11 @@
-"""What a tf.data pipeline is made of, and which functions of this process draw from states that nobody can save.
+"""What a tf.data pipeline is made of, and which functions of this process draw from states that cannot be saved.
 
 Verified with TensorFlow 2.16.1 to 2.21.0.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import re
@@ -50,17 +51,17 @@ def ingredients(dataset: Any) -> Iterator[Ingredient]:
 
 
 def _is_deterministic(dataset: Any) -> bool:
-    """Whether a dataset was not told `deterministic=False`."""
+    """Whether a dataset was made without `deterministic=False`."""
     if hasattr(dataset, "_deterministic"):
         return bool(dataset._deterministic != "false")
     if not {"deterministic", "sloppy"} & set(inspect.signature(type(dataset).__init__).parameters):
         return True
-    # An interleave does not keep what it was told. Its input is small as a rule: names of files, numbers of shards.
+    # An interleave does not keep that argument. Its input is small as a rule: names of files, numbers of shards.
     variant = tf.data.experimental.to_variant(dataset)
     try:
         serialized = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=IGNORE_STATE)
     except tf.errors.OpError:
-        return False  # Nobody can tell, and a warning too many is better than one too few.
+        return False  # Unknown, and a warning too many is better than one too few.
     graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
     return all(node.attr["deterministic"].s != b"false" for node in graph.node)
 
@@ -85,6 +86,8 @@ def _operations(function: Any, parallel: bool) -> Iterator[Ingredient]:
 
 
 def _operations_of(nodes: Any, in_python: Any, traced: str, parallel: bool) -> Iterator[Ingredient]:
+    from tensorflow.python.ops import script_ops
+
     constants = {
         node.name: tf.make_ndarray(node.attr["value"].tensor)
         for node in nodes
@@ -101,17 +104,15 @@ def _operations_of(nodes: Any, in_python: Any, traced: str, parallel: bool) -> I
         else:
             seeded = None
         ordered = node.attr["deterministic"].s != b"false"
-        where = traced if done is None else _line(in_python, node.name) or traced
-        code = _python_function(node) if done is Does.PYTHON else None
-        yield Ingredient(without_version(node.op), where, done, seeded, ordered, parallel, code)
-
-
-def _python_function(node: Any) -> Any:
-    """Returns what a node calls, as `tf.py_function` and `tf.numpy_function` have registered it; None if unknown."""
-    from tensorflow.python.ops import script_ops
-
-    find = getattr(getattr(script_ops, "_py_funcs", None), "get", None)
-    return None if find is None else find(node.attr["token"].s.decode())
+        line, code = "", None
+        if done is not None and in_python is not None:
+            with contextlib.suppress(KeyError, ValueError):  # TensorFlow does not know it.
+                line = line_of(in_python.get_operation_by_name(node.name))
+        if done is Does.PYTHON:
+            find = getattr(getattr(script_ops, "_py_funcs", None), "get", None)
+            # As `tf.py_function` and `tf.numpy_function` have registered it.
+            code = None if find is None else find(node.attr["token"].s.decode())
+        yield Ingredient(without_version(node.op), line or traced, done, seeded, ordered, parallel, code)
 
 
 def _attribute(node: Any, name: str) -> Any:
@@ -119,22 +120,11 @@ def _attribute(node: Any, name: str) -> Any:
     return None if kind is None else getattr(node.attr[name], kind)
 
 
-def _line(in_python: Any, name: str) -> str:
-    """Returns the user's line that made a node; empty if TensorFlow does not know it."""
-    try:
-        return "" if in_python is None else line_of(in_python.get_operation_by_name(name))
-    except (KeyError, ValueError):
-        return ""
-
-
 def hidden_sources() -> list[str]:
-    """Returns what the functions that TensorFlow has traced in this process draw from states that nobody can save.
+    """Returns what the functions that TensorFlow has traced in this process draw from states that cannot be saved.
 
-    Random operations of an input pipeline that have a seed are left out: a replay of the pipeline repeats them.
-
-    Returns:
-        One text each, such as "tf.numpy_function in an input pipeline (augment)"; empty if nothing was found, or
-        where this TensorFlow does not show its functions.
+    In words, such as "Python code (...) in an input pipeline (augment)"; empty where this TensorFlow does not show its
+    functions. Random operations of an input pipeline with a seed are left out: a replay of it repeats them.
     """
     from tensorflow.python.eager import context
 
@@ -155,11 +145,8 @@ def hidden_sources() -> list[str]:
             repeatable = in_pipeline and bool(node.attr["seed"].i or node.attr["seed2"].i)
             done = does(node.op, functools.partial(_attribute, node))
             if done in (Does.DRAW, Does.PYTHON) and not repeatable:
-                found.add(f"{_spelt(node.op, done)} in {where}{named}")
+                what = f"the stateful random operation {node.op} (such as tf.random.*)"
+                if done is Does.PYTHON:
+                    what = "Python code (tf.py_function, tf.numpy_function or a generator)"
+                found.add(f"{what} in {where}{named}")
     return sorted(found)
-
-
-def _spelt(operation: str, done: Does) -> str:
-    if done is Does.PYTHON:
-        return "Python code (tf.py_function, tf.numpy_function or a generator)"
-    return f"the stateful random operation {operation} (such as tf.random.*)"

@@ -9,16 +9,20 @@ A user's `save_fn` may save instead, and may do so in the background; its end is
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
+import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from keras_preempt.backend.tensorflow.loop_order import CallOrder
 from keras_preempt.checkpoint.storage.staging import StagingDirectory, check_staging_dir
+
+logger = logging.getLogger("keras_preempt")
 
 TENSORFLOWS_COUNT = "checkpointed_runs"
 """The name under which TensorFlow's handler keeps its count, so that each handler finds what the other has saved."""
@@ -75,9 +79,7 @@ class LoopCheckpoints:
     Attributes:
         count: The number of calls that goes with the state.
 
-    Raises:
-        ValueError: An argument is not what it should be.
-        StoreUnavailable: No temporary directory can be made.
+    Raises ValueError for an argument, and StoreUnavailable where no temporary directory can be made.
     """
 
     def __init__(
@@ -89,7 +91,11 @@ class LoopCheckpoints:
         save_fn: Callable[..., object] | None,
         staging_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        check_save_fn(save_fn)
+        if inspect.iscoroutinefunction(save_fn):
+            raise ValueError(
+                f"Expected save_fn to save when it is called. Received: {save_fn!r}, a coroutine function, which then "
+                "does nothing. Call it through asyncio.run."
+            )
         check_staging_dir(staging_dir)
         self._save_fn = save_fn
         self._staging_dir = staging_dir
@@ -113,7 +119,11 @@ class LoopCheckpoints:
         StagingDirectory(staging_dir).remove()
         checkpoint = self._manager.checkpoint
         self.count: RunCount = _attached(checkpoint, OUR_COUNT, RunCount)
-        self._variable = _attached(checkpoint, TENSORFLOWS_COUNT, _make_variable)
+        self._variable = _attached(
+            checkpoint,
+            TENSORFLOWS_COUNT,
+            lambda: tf.Variable(0, dtype=tf.int64, trainable=False, name=TENSORFLOWS_COUNT),
+        )
 
     @property
     def directory(self) -> str:
@@ -142,14 +152,9 @@ class LoopCheckpoints:
         return sum(file.stat().st_size for file in latest.parent.glob(f"{latest.name}.*"))
 
     def save(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """Saves now, and returns when the save is complete. Every worker has to call it.
+        """Saves now, and returns what was saved, in words, when that is complete. Every worker has to call it.
 
-        Args:
-            args: For `tf.train.CheckpointManager.save`, or for save_fn.
-            kwargs: The same.
-
-        Returns:
-            What was saved, in words.
+        The arguments are for `tf.train.CheckpointManager.save`, or for save_fn.
         """
         self._variable.assign(self.count.runs)
         if self._save_fn is not None:
@@ -183,23 +188,6 @@ def _attached(checkpoint: Any, name: str, make: Callable[[], Any]) -> Any:
     return found
 
 
-def _make_variable() -> Any:
-    return tf.Variable(0, dtype=tf.int64, trainable=False, name=TENSORFLOWS_COUNT)
-
-
-def check_save_fn(save_fn: Callable[..., object] | None) -> None:
-    """Refuses what cannot be called as a plain function.
-
-    Raises:
-        ValueError: It is a coroutine function.
-    """
-    if inspect.iscoroutinefunction(save_fn):
-        raise ValueError(
-            f"Expected save_fn to save when it is called. Received: {save_fn!r}, a coroutine function, which then "
-            "does nothing. Call it through asyncio.run."
-        )
-
-
 def wait_for_save(save_fn: Callable[..., object], returned: object) -> None:
     """Waits until a save is complete.
 
@@ -207,8 +195,7 @@ def wait_for_save(save_fn: Callable[..., object], returned: object) -> None:
         save_fn: What has saved. If it is a method of a checkpointer, that is waited for as well.
         returned: What it has returned: something to wait for, or a list or tuple of such. Anything else is ignored.
 
-    Raises:
-        Exception: What the save has raised in the background.
+    Raises, besides what the save has raised in the background:
         TypeError: It has not begun: it is a coroutine.
         ChildProcessError: The process that saves has failed.
         FileNotFoundError: TensorFlow was to write it in the background, and has not.
@@ -234,12 +221,9 @@ def wait_for_save(save_fn: Callable[..., object], returned: object) -> None:
 
 
 def check_written(path: str | None) -> None:
-    """Makes sure that a checkpoint of TensorFlow's is there.
+    """Raises FileNotFoundError if a checkpoint of TensorFlow's is not there.
 
     A failure in the background is raised nowhere: TensorFlow's `sync` waits, and does not report it.
-
-    Raises:
-        FileNotFoundError: It is not.
     """
     if path is not None and not tf.io.gfile.exists(f"{path}.index"):  # This file is written last.
         raise FileNotFoundError(
@@ -264,3 +248,61 @@ def _wait_for(one: Any) -> None:
     code = getattr(one, "exitcode", None)
     if code:
         raise ChildProcessError(f"Expected the process that saves to end well. Received: exit status {code}.")
+
+
+_MOST = 4096
+"""The most elements of a variable that are compared, evenly spread; more would be slow for a large model."""
+
+_VARIABLES = (tf.Variable, tf.distribute.DistributedValues)
+
+
+class CallOrder:
+    """Whether a custom loop calls `save_checkpoint_if_preempted` before each step or after it.
+
+    The call cannot know whether its step is done, and the checkpoint needs the right count: with one more than it
+    holds, the restart leaves a step out; with one less, it repeats one. The two orders differ only in the first
+    call of a process, which comes before any step or after one. A step changes something of what is saved. So that
+    is compared once: if all is as it was when the handler was made, the calls come before the steps. `ignored` are
+    variables in the `tf.train.Checkpoint` that no step changes.
+    """
+
+    def __init__(self, checkpoint: Any, ignored: tuple[Any, ...] = ()) -> None:
+        self._checkpoint = checkpoint
+        self._ignored = {id(each) for each in ignored}
+        self._at_first: bytes | None = self._digest()
+        self._steps_first: bool | None = None
+
+    @property
+    def steps_first(self) -> bool:
+        """Whether a step was done when this was first asked; True if nothing is saved that would show it."""
+        if self._steps_first is None:
+            self._steps_first = self._at_first is None or self._digest() != self._at_first
+            self._at_first = None
+            order = "after" if self._steps_first else "before"
+            logger.info("save_checkpoint_if_preempted is called %s each step.", order)
+        return self._steps_first
+
+    def _digest(self) -> bytes | None:
+        """Returns a digest of what is saved; None if there are no variables."""
+        digest, found = hashlib.blake2b(digest_size=16), False
+        for part in self._parts():
+            found = True
+            digest.update(f"{part.dtype.name}{part.shape}".encode())
+            try:
+                flat = tf.reshape(part, [-1])  # On the variable's device: only the sample is fetched.
+            except tf.errors.FailedPreconditionError:
+                continue  # It has no value yet.
+            digest.update(flat[:: -(-max(1, part.shape.num_elements()) // _MOST)].numpy().tobytes())
+        return digest.digest() if found else None
+
+    def _parts(self) -> Iterator[Any]:
+        """Yields the variables; of distributed ones the first replica's part, since all would take a collective."""
+        for each in tf.train.TrackableView(self._checkpoint).descendants():
+            variable = each.value if isinstance(each, keras.Variable) else each
+            if id(each) in self._ignored or not isinstance(variable, _VARIABLES):
+                continue
+            part = variable.values[0] if isinstance(variable, tf.distribute.DistributedValues) else variable
+            kind = part.dtype
+            numeric = kind.is_floating or kind.is_integer or kind.is_bool or kind.is_complex
+            if numeric and part.shape.is_fully_defined():
+                yield part

@@ -31,7 +31,7 @@ def enable_multi_worker_fit() -> MultiWorkerFit:
     `steps_per_execution` larger than 1, and the loss scaling of `mixed_float16`: docs/versions.md has a table.
 
     To be called before `fit`; before or after the strategy and the model are made. Models on one device, and
-    models on a Keras without these defects, run Keras' own code. Whether a defect is there is told from the
+    models on a Keras without these defects, run Keras' own code. Whether a defect is there is read from the
     installed code without running any operation, since `MultiWorkerMirroredStrategy` must be made before the
     first one.
 
@@ -47,7 +47,7 @@ def enable_multi_worker_fit() -> MultiWorkerFit:
 
     Returns:
         A handle, also a context manager. Several may be live at once: Keras is as it was before once all are
-        undone. If a defect cannot be told or repaired because this Keras is laid out differently, that is an
+        undone. If a defect cannot be found or repaired because this Keras is laid out differently, that is an
         error only for a model that would meet it: its `fit`, `evaluate`, `train_on_batch` or `test_on_batch`
         raises a RuntimeError that names the Keras that is needed.
     """
@@ -83,11 +83,7 @@ class MultiWorkerFit:
 
 
 class _Installation(Replacements):
-    """The repairs that are in place at the moment.
-
-    Attributes:
-        repaired: The defects that are repaired, in words.
-    """
+    """The repairs that are in place at the moment; `repaired` names the defects, in words."""
 
     repaired: tuple[str, ...] = ()
 

@@ -21,11 +21,7 @@ _BY_TENSORFLOW = JobSource(
 
 
 def place(strategy: tf.distribute.Strategy) -> Place:
-    """Finds this process among the workers of its strategy.
-
-    Raises:
-        ValueError: The workers of the strategy cannot be aligned.
-    """
+    """Finds this process among the workers of its strategy. Raises ValueError if they cannot be aligned."""
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         raise ValueError(
             "Expected a strategy whose workers step together: MultiWorkerMirroredStrategy, TPUStrategy, "
@@ -38,14 +34,7 @@ def place(strategy: tf.distribute.Strategy) -> Place:
 
 
 def place_in(resolver: Any) -> Place:
-    """Finds this process among the workers that train together in a cluster.
-
-    Args:
-        resolver: The cluster resolver of a strategy for several workers; None for no cluster.
-
-    Raises:
-        ValueError: This process is none of them.
-    """
+    """Finds this process among the workers of a cluster that train together. Raises ValueError if it is none."""
     jobs = resolver.cluster_spec().as_dict() if resolver is not None else {}
     order = [(job, task) for job in ("chief", "worker") for task in range(len(jobs.get(job, ())))]
     if len(order) < 2:
@@ -61,16 +50,9 @@ def place_in(resolver: Any) -> Place:
 
 
 def place_of_loop(resolver: Any) -> tuple[Place, Any]:
-    """Finds this process among the workers of a custom loop.
+    """Finds this process among the workers of a custom loop; see `seam.Backend.place_of_loop`.
 
-    Args:
-        resolver: The cluster resolver of the strategy; None for that of the strategy in whose scope this is called.
-
-    Returns:
-        The place, and the strategy if it was asked for; else None.
-
-    Raises:
-        ValueError: This process is none of the training workers, or their steps cannot be aligned.
+    Without a resolver, it is found by the strategy in whose scope this is called, which is then returned as well.
     """
     if resolver is None:
         strategy = tf.distribute.get_strategy()

@@ -119,12 +119,7 @@ _OF_TABLES = re.compile(r"LookupTable\w+")
 
 
 def does(operation: str, attribute: Callable[[str], Any] = lambda name: None) -> Does | None:
-    """Returns what an operation does that a restart may not repeat; None for nothing of the kind.
-
-    Args:
-        operation: TensorFlow's name for it, such as "RandomUniform"; or that of a class of datasets.
-        attribute: Returns an attribute of it by name.
-    """
+    """Returns what an operation, or a class of datasets, does that a restart may not repeat; None for nothing."""
     if operation in DRAWS:
         return Does.DRAW
     if operation in UNLESS:

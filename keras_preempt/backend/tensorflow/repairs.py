@@ -22,7 +22,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_preempt.backend.keras.names import KerasInternalsError, PrivateName, code_of, keras_is_from, reads
+from keras_preempt.backend.bytecode import within
+from keras_preempt.backend.keras.names import KerasInternalsError, PrivateName, keras_is_from, reads
 from keras_preempt.backend.tensorflow import replica_branches
 from keras_preempt.backend.tensorflow.replica_branches import has_several_mirrored_replicas
 
@@ -80,11 +81,7 @@ class Repair:
     concerns: Callable[[Any], bool]
 
     def needed(self) -> bool:
-        """Whether the installed Keras has the defect.
-
-        Raises:
-            KerasInternalsError: A name relied upon is gone or has changed, so that this cannot be told.
-        """
+        """Whether the installed Keras has the defect. Raises KerasInternalsError if a name relied upon has changed."""
         for name in self.uses:
             if name.expected:
                 name.find()
@@ -187,7 +184,7 @@ def _average_across_replicas_only(original: Callable[..., Any]) -> Callable[...,
         return keras.tree.map_structure(lambda value: mean(value, strategy), values)
 
     def mean(value: Any, strategy: Any) -> Any:
-        # A metric's result may be its variable, and variables are on no device that reduce could tell.
+        # A metric's result may be its variable, and reduce finds no device of a variable.
         variables = (tf.Variable, keras.Variable)
         if any(isinstance(each, variables) for each in strategy.experimental_local_results(value)):
             value = strategy.run(lambda each: tf.identity(keras.ops.convert_to_tensor(each)), args=(value,))
@@ -197,8 +194,8 @@ def _average_across_replicas_only(original: Callable[..., Any]) -> Callable[...,
 
 
 def _runs_steps_in_branches(make_function: Callable[..., Any]) -> bool:
-    # Tracing it would tell for certain, but would also start TensorFlow: read the code instead.
-    codes = code_of(make_function)
+    # Tracing it would show it for certain, but would also start TensorFlow: read the code instead.
+    codes = list(within(make_function.__code__))
     if not any(reads(code, ONE_STEP) for code in codes):
         raise AttributeError(f"it has no local function {ONE_STEP!r}")
     return any(
@@ -212,11 +209,6 @@ def _runs_steps_in_branches(make_function: Callable[..., Any]) -> bool:
 
 def _loops_over_several_replicas(model: Any) -> bool:
     return bool(model.steps_per_execution > 1) and has_several_mirrored_replicas(model.distribute_strategy)
-
-
-def _as_it_is(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Keras before 3.12 leaves empty optionals in the data alone."""
-    return step
 
 
 def _loop_without_branches(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -233,7 +225,8 @@ def _loop_without_branches(original: Callable[..., Any]) -> Callable[..., Any]:
             # The reduction is looked up when traced, so that its own repair is used.
             return REDUCE_PER_REPLICA.find()(strategy.run(step_function, args=(data,)), strategy, "auto")
 
-        convert = self._autoconvert_optionals if WITHOUT_OPTIONALS.expected else _as_it_is
+        # Keras before 3.12 leaves empty optionals in the data alone.
+        convert = self._autoconvert_optionals if WITHOUT_OPTIONALS.expected else lambda step: step
         compiled = functools.partial(tf.function, reduce_retracing=True, autograph=False)
         if self.run_eagerly:
             execution = execution_loop(convert(one_step), self.steps_per_execution)
@@ -259,7 +252,7 @@ def _agree_on_finite_gradients(original: Callable[..., Any]) -> Callable[..., An
 
     Keras asks the first replica of each process, before the gradients are summed up. In one process an overflow on
     another replica then reaches the weights. With several workers, those with finite gradients wait for ever for the
-    sum with those that skip the step.
+    sum with the workers that skip the step.
     """
 
     @functools.wraps(original)
@@ -335,9 +328,8 @@ def execution_loop(one_step: Callable[[Any], Any], steps: int) -> Callable[[Any]
         one_step: Runs one step on all replicas with one batch; returns a structure of tensors.
         steps: The most steps to run, at least 1.
 
-    Returns:
-        A function from a ``tf.distribute.DistributedIterator`` to a ``tf.experimental.Optional`` of the last
-        step's outputs, which is empty if there was no batch left. Runs eagerly or within a ``tf.function``.
+    The function takes a `tf.distribute.DistributedIterator` and returns a `tf.experimental.Optional` of the last step's
+    outputs, which is empty if there was no batch left. It runs eagerly or within a `tf.function`.
     """
 
     def execution(iterator: Any) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_preempt.backend.keras.names import code_of
+from keras_preempt.backend.bytecode import within
 
 _NAMESPACE, _BRANCH = "ops", "cond"
 """How Keras branches: by an attribute of a global name of the module."""
@@ -44,17 +44,16 @@ def has_several_mirrored_replicas(strategy: Any) -> bool:
 def branches_in_replicas(apply_gradients: Callable[..., Any]) -> bool:
     """Whether a replica branches for itself, by the code of `BaseOptimizer._backend_apply_gradients`.
 
-    Raises:
-        AttributeError: It branches in an unknown way.
+    Raises AttributeError if it branches in an unknown way.
     """
     name = apply_gradients.__name__
     first = next(kind for kind in keras.optimizers.Optimizer.__mro__ if name in vars(kind))
     if first.__module__ != apply_gradients.__module__:
         return False  # The optimizers of this backend have their own way, as those of JAX do.
-    used = {used for code in code_of(apply_gradients) for used in code.co_names}
+    used = {used for code in within(apply_gradients.__code__) for used in code.co_names}
     if _BRANCH not in used or used & _MEETINGS:
         return False
-    if _NAMESPACE not in used or not hasattr(_globals(apply_gradients).get(_NAMESPACE), _BRANCH):
+    if _NAMESPACE not in used or not hasattr(apply_gradients.__globals__.get(_NAMESPACE), _BRANCH):
         raise AttributeError(f"it does not branch by {_NAMESPACE}.{_BRANCH}")
     return True
 
@@ -64,9 +63,17 @@ def branch_together(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def apply_gradients(self: Any, grads: Any, trainable_variables: Any) -> Any:
-        if not _branches(self) or not _replicas_meet_outside():
+        replica = tf.distribute.get_replica_context()
+        # Whether this replica can meet the others in its graph, but not in a graph within that.
+        meets_outside = (
+            replica is not None
+            and is_mirrored(replica.strategy)
+            and not tf.executing_eagerly()
+            and not tf.__internal__.distribute.strategy_supports_no_merge_call()
+        )
+        if not _branches(self) or not meets_outside:
             return original(self, grads, trainable_variables)
-        known = _globals(original)
+        known: dict[str, Any] = original.__globals__
         namespace = SimpleNamespace(**{**vars(known[_NAMESPACE]), _BRANCH: _cond_of_all_replicas})
         with_other_branches = FunctionType(
             original.__code__,
@@ -91,35 +98,18 @@ def _branches(optimizer: Any) -> bool:
     return bool(optimizer.gradient_accumulation_steps or overwrites)
 
 
-def _replicas_meet_outside() -> bool:
-    """Whether this replica can meet the others in its graph, but not in a graph within that."""
-    replica = tf.distribute.get_replica_context()
-    if replica is None or not is_mirrored(replica.strategy) or tf.executing_eagerly():
-        return False
-    return not tf.__internal__.distribute.strategy_supports_no_merge_call()
-
-
 def _cond_of_all_replicas(condition: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> None:
     """Calls one of two functions in every replica, in a branch that is entered by all of them."""
 
     def branch(strategy: Any, conditions: Any, true_fns: Any, false_fns: Any) -> None:
-        def each(functions: Any) -> Callable[[], None]:
-            def call() -> None:
-                strategy.extended.call_for_each_replica(_call, args=(functions,))
+        def call(function: Callable[[], Any]) -> None:
+            function()
 
-            return call
+        def in_each(functions: Any) -> None:
+            strategy.extended.call_for_each_replica(call, args=(functions,))
 
         # Every replica counts the same steps, so the conditions are equal.
         (condition, *_) = strategy.experimental_local_results(conditions)
-        tf.cond(condition, each(true_fns), each(false_fns))
+        tf.cond(condition, lambda: in_each(true_fns), lambda: in_each(false_fns))
 
     tf.distribute.get_replica_context().merge_call(branch, args=(condition, true_fn, false_fn))
-
-
-def _call(function: Callable[[], Any]) -> None:
-    function()
-
-
-def _globals(function: Callable[..., Any]) -> dict[str, Any]:
-    known: dict[str, Any] = function.__globals__
-    return known

@@ -68,39 +68,33 @@ _KEEP_BETWEEN_ITERATORS = ("CacheDataset", "_VariantDataset")
 """Datasets that hand out what an earlier iterator has drawn, or that are unknown inside."""
 
 
-class Unreadable(Exception):
-    """The seed generator of a shuffle was not found."""
-
-
-class SeedGenerator:
-    """The seed generator of one shuffle.
-
-    Args:
-        dataset: What `Dataset.shuffle` or `Dataset.random` has returned.
-
-    Raises:
-        Unreadable: Its seed generator was not found.
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        self._probe = _iterator(dataset) if _is_random(dataset) else _find(dataset)
-        # Finding it has made one iterator.
-        self.advance_to(self.count() - _PER_ITERATOR)
-
-    def count(self) -> int:
-        """Returns how far it has come: two for each iterator that was ever made."""
-        return _count_in(_state(self._probe))
-
-    def advance_to(self, count: int) -> None:
-        """Sets the count, forwards or backwards: the next iterator gets the order that follows."""
-        _set(self._probe, count)
-
-
 _gone: set[int] = set()
 """Numbers in the names of seed generators that no longer exist. No number is used twice."""
 
 _known: weakref.WeakKeyDictionary[Any, SeedGenerator | None] = weakref.WeakKeyDictionary()
 """By shuffled dataset; None for those whose seed generator was not found."""
+
+
+class Unreadable(Exception):
+    """The seed generator of a shuffle was not found."""
+
+
+class SeedGenerator:
+    """The seed generator of what `Dataset.shuffle` or `Dataset.random` has returned. Raises Unreadable if not found."""
+
+    def __init__(self, dataset: Any) -> None:
+        is_random = type(dataset).__name__ == "_RandomDataset"
+        self._probe = _iterator(dataset) if is_random else _find(dataset)
+        # Finding it has made one iterator.
+        self.advance_to(self.count() - _PER_ITERATOR)
+
+    def count(self) -> int:
+        """Returns how far it has come: two for each iterator that was ever made."""
+        return _count_of(self._probe)
+
+    def advance_to(self, count: int) -> None:
+        """Sets the count, forwards or backwards: the next iterator gets the order that follows."""
+        _set(self._probe, count)
 
 
 def reshuffling_of(dataset: Any) -> SeedGenerator | None:
@@ -113,14 +107,22 @@ def reshuffling_of(dataset: Any) -> SeedGenerator | None:
     return _known[dataset]
 
 
-def sources(dataset: Any) -> Iterator[tuple[Any, bool]]:
+def sources(dataset: Any, settled: bool = True) -> Iterator[tuple[Any, bool]]:
     """Yields the parts of a pipeline that give each iterator another order, from its end to its beginning.
 
-    Returns:
-        Each with whether it is *settled*: an iterator of the pipeline does not advance it after its first element.
-        Others are advanced while elements are drawn, such as those below a repetition.
+    Each comes with whether it is *settled*: an iterator of the pipeline does not advance it after its first element.
+    Others are advanced while elements are drawn, such as those below a repetition.
     """
-    yield from _sources(dataset, True)
+    name = type(dataset).__name__
+    if name == "_ShuffleDataset":
+        reshuffles = dataset._reshuffle_each_iteration is not False
+    else:
+        again = getattr(dataset, "_rerandomize_each_iteration", getattr(dataset, "_rerandomize", None))
+        reshuffles = name == "_RandomDataset" and bool(again)
+    if reshuffles:
+        yield dataset, settled
+    for upstream in dataset._inputs():
+        yield from sources(upstream, settled and name in _SETTLED)
 
 
 def seeds_of(shuffle: Any) -> tuple[int, int]:
@@ -136,45 +138,34 @@ def keeps_an_order(dataset: Any) -> bool:
     return any(map(keeps_an_order, dataset._inputs()))
 
 
-def watch_iterators(shuffles: Collection[int], told: Callable[[], None]) -> Callable[[], None]:
-    """Calls a function before each iterator over certain shuffles is made, in whatever thread.
+def watch_iterators(shuffles: Collection[int], on_new: Callable[[], None]) -> Callable[[], None]:
+    """Calls `on_new` before an iterator over shuffles of these `id`s is made, in any thread; returns what ends that."""
+    from tensorflow.python.distribute import input_lib
 
-    Args:
-        shuffles: Identities (`id`) of the shuffled datasets.
-        told: The function.
+    def observed(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(original)
+        def make(self: Any) -> Any:
+            if any(id(shuffle) in shuffles for each in pipelines_of(self) for shuffle, _ in sources(each)):
+                on_new()
+            return original(self)
 
-    Returns:
-        A function that ends it.
-    """
-    kinds = [_definer(kind) for kind in (tf.data.Dataset, tf.distribute.DistributedDataset)]
-    kinds += [_definer(_distributed())]
-    before: dict[Any, Any] = {kind: vars(kind)["__iter__"] for kind in kinds}
-    for kind, original in before.items():
-        kind.__iter__ = _observed(original, shuffles, told)
+        return make
+
+    before: dict[Any, Any] = {}
+    for kind in (tf.data.Dataset, tf.distribute.DistributedDataset, input_lib.DistributedDataset):
+        owner = next(each for each in kind.__mro__ if "__iter__" in vars(each))
+        before[owner] = vars(owner)["__iter__"]
+    for owner, original in before.items():
+        owner.__iter__ = observed(original)
 
     def end() -> None:
-        for kind, original in before.items():
-            kind.__iter__ = original
+        for owner, original in before.items():
+            owner.__iter__ = original
 
     return end
 
 
-def _sources(dataset: Any, settled: bool) -> Iterator[tuple[Any, bool]]:
-    name = type(dataset).__name__
-    if (name == "_ShuffleDataset" and dataset._reshuffle_each_iteration is not False) or (
-        name == "_RandomDataset" and _rerandomizes(dataset)
-    ):
-        yield dataset, settled
-    for upstream in dataset._inputs():
-        yield from _sources(upstream, settled and name in _SETTLED)
-
-
-def _is_random(dataset: Any) -> bool:
-    return type(dataset).__name__ == "_RandomDataset"
-
-
-def _rerandomizes(dataset: Any) -> bool:
-    return bool(getattr(dataset, "_rerandomize_each_iteration", getattr(dataset, "_rerandomize", None)))
+# -- Finding the seed generator of a shuffle ---------------------------------------------------------------
 
 
 def _iterator(dataset: tf.data.Dataset) -> Any:
@@ -199,16 +190,14 @@ def _find(dataset: Any) -> Any:
             probes[name] = _iterator(twin)
         else:  # That name no longer exists; the twin has a new one, which goes with it.
             _gone.update((number, int(name.removeprefix(prefix))))
-    before = {name: _count_in(_state(probe)) for name, probe in probes.items()}
+    before = {name: _count_of(probe) for name, probe in probes.items()}
     _iterator(dataset)
-    moved = [name for name, probe in probes.items() if _count_in(_state(probe)) != before[name]]
+    moved = [name for name, probe in probes.items() if _count_of(probe) != before[name]]
     # Each probe has advanced what it looks at.
     for name, probe in probes.items():
-        if name not in moved:
+        if moved != [name]:
             _set(probe, before[name] - _PER_ITERATOR)
     if len(moved) != 1:
-        for name in moved:
-            _set(probes[name], before[name] - _PER_ITERATOR)
         raise Unreadable(f"{len(moved)} of {len(probes)} seed generators were its own")
     _set(probes[moved[0]], before[moved[0]])
     return probes[moved[0]]
@@ -263,24 +252,12 @@ def _state(probe: Any) -> bytes:
 
 
 def _set(probe: Any, count: int) -> None:
-    saved = tf.io.parse_tensor(_with_count(_state(probe), count), tf.variant)
-    tf.raw_ops.DeserializeIterator(resource_handle=probe, serialized=saved)
-
-
-def _count_in(state: bytes) -> int:
-    for part in parts_of(state):
-        keys = keys_of(part)
-        if (at := _of_count(keys)) is not None:
-            return int(values_of(part, len(keys))[at])
-    raise Unreadable(f"the state of a shuffle has no {_COUNT}")
-
-
-def _with_count(state: bytes, count: int) -> bytes:
+    state = _state(probe)
     whole = tensor_pb2.TensorProto.FromString(state)
     parts = list(parts_of(state))
     for part in parts:
         keys = keys_of(part)
-        if (at := _of_count(keys)) is not None:
+        if (at := _place_of_count(keys)) is not None:
             values = values_of(part, len(keys))
             values[at] = tf.constant(count, tf.int64)
             compressed = tf.raw_ops.CompressElement(components=values)
@@ -288,7 +265,16 @@ def _with_count(state: bytes, count: int) -> bytes:
                 tensor_pb2.TensorProto.FromString(tf.io.serialize_tensor(compressed).numpy())
             )
     changed = tensor_pb2.TensorProto(dtype=whole.dtype, tensor_shape=whole.tensor_shape, variant_val=parts)
-    return bytes(changed.SerializeToString())
+    saved = tf.io.parse_tensor(changed.SerializeToString(), tf.variant)
+    tf.raw_ops.DeserializeIterator(resource_handle=probe, serialized=saved)
+
+
+def _count_of(probe: Any) -> int:
+    for part in parts_of(_state(probe)):
+        keys = keys_of(part)
+        if (at := _place_of_count(keys)) is not None:
+            return int(values_of(part, len(keys))[at])
+    raise Unreadable(f"the state of a shuffle has no {_COUNT}")
 
 
 def parts_of(state: bytes) -> Iterator[Any]:
@@ -319,7 +305,7 @@ def keys_of(part: Any) -> list[str]:
     return str(part.metadata.decode(errors="replace")).split("@@")[1:]
 
 
-def _of_count(keys: list[str]) -> int | None:
+def _place_of_count(keys: list[str]) -> int | None:
     """Returns which of the keys is that of the count; some datasets write the name of the iterator before it."""
     return next((at for at, key in enumerate(keys) if key.rpartition(":")[2] == _COUNT), None)
 
@@ -331,26 +317,3 @@ def values_of(part: Any, count: int) -> list[Any]:
         compressed=compressed, output_types=[tf.int64] * count, output_shapes=[[]] * count
     )
     return list(values)
-
-
-def _observed(
-    original: Callable[[Any], Any], shuffles: Collection[int], told: Callable[[], None]
-) -> Callable[[Any], Any]:
-    @functools.wraps(original)
-    def make(self: Any) -> Any:
-        if any(id(shuffle) in shuffles for each in pipelines_of(self) for shuffle, _ in sources(each)):
-            told()
-        return original(self)
-
-    return make
-
-
-def _definer(kind: type) -> Any:
-    """The class that defines how iterators of a class are made."""
-    return next(each for each in kind.__mro__ if "__iter__" in vars(each))
-
-
-def _distributed() -> type:
-    from tensorflow.python.distribute import input_lib
-
-    return input_lib.DistributedDataset  # type: ignore[no-any-return]

@@ -3,7 +3,7 @@
 TensorFlow cannot save the iterator that a strategy makes of a dataset (`OwnedMultiDeviceIterator`). What it draws from
 can be saved: this process' dataset, after TensorFlow has cut it for workers and replicas. A `Tap` puts one plain
 iterator below each iterator of the strategy, which then hands on the same elements in the same order. Below that, the
-elements are numbered, so that a state tells how many were drawn when it was saved: the strategy draws some ahead of
+elements are numbered, so that a state says how many were drawn when it was saved: the strategy draws some ahead of
 training, in threads of its own.
 
 Verified with TensorFlow 2.16.1 to 2.21.0; `tests/backend/tensorflow/test_tap.py` has the canaries.
@@ -49,22 +49,12 @@ class Known:
     Attributes:
         count: How many parts it had: nearly all are the elements of a shuffle buffer.
         size: Its bytes.
-        telling: Which of the parts tell how many elements were drawn, and what the shuffles hold.
+        informative: Which of the parts say how many elements were drawn, and what the shuffles hold.
     """
 
     count: int
     size: int
-    telling: tuple[int, ...]
-
-    @classmethod
-    def from_bytes(cls, state: bytes) -> Known:
-        """Looks at all parts of a state."""
-        telling, count = [], 0
-        for number, part in enumerate(parts_of(state)):
-            if _NUMBER in keys_of(part) or keeps_a_shuffle(part.metadata):
-                telling.append(number)
-            count += 1
-        return cls(count, len(state), tuple(telling))
+    informative: tuple[int, ...]
 
     def where(self, count: int) -> list[int]:
         """Returns which parts to look at in a state of so many parts; none if it is fuller or emptier than this one.
@@ -73,16 +63,12 @@ class Known:
         """
         if abs(count - self.count) > self.count // 10:
             return []
-        near = {number + away for number in self.telling for away in range(-_NEAR, _NEAR + 1)}
+        near = {number + away for number in self.informative for away in range(-_NEAR, _NEAR + 1)}
         return sorted(number for number in near if 0 <= number < count)
 
 
 class TapState:
-    """The state of an iterator. Its bytes, which take as long again, are made when they are wanted.
-
-    Args:
-        parts: From `iterator_parts`.
-        known: What is known of such states; None if nothing is.
+    """The state of an iterator, from its `iterator_parts`. Its bytes, which take as long again, are made when wanted.
 
     Attributes:
         drawn: How many elements were drawn; None at their end.
@@ -96,18 +82,24 @@ class TapState:
         count = int(parts.shape[0])
         if known is not None and (where := known.where(count)):
             with contextlib.suppress(tf.errors.OpError):  # They are other ones.
-                self._telling = as_bytes(tf.gather(parts, where))
-                self.drawn = _drawn(self._telling)
+                self._informative = as_bytes(tf.gather(parts, where))
+                self.drawn = _drawn(self._informative)
             self.known, self.size = known, known.size * count // known.count
         if self.drawn is None:
-            self._telling = self.to_bytes()
-            self.drawn, self.size = _drawn(self._telling), len(self._telling)
-            self.known = Known.from_bytes(self._telling)
+            self._informative = self.to_bytes()
+            self.drawn, self.size = _drawn(self._informative), len(self._informative)
+            all_parts = list(parts_of(self._informative))
+            informative = [
+                number
+                for number, part in enumerate(all_parts)
+                if _NUMBER in keys_of(part) or keeps_a_shuffle(part.metadata)
+            ]
+            self.known = Known(len(all_parts), self.size, tuple(informative))
 
     def keeps_every_shuffle(self, pipelines: Iterable[Any]) -> bool:
         """Whether it holds the reshuffling of the epochs to come, of every shuffle of these pipelines."""
         shuffled = list(pipelines)
-        return all(keeps_every_shuffle(self._telling, each) for each in shuffled) or all(
+        return all(keeps_every_shuffle(self._informative, each) for each in shuffled) or all(
             keeps_every_shuffle(self.to_bytes(), each) for each in shuffled
         )
 
@@ -118,10 +110,7 @@ class TapState:
 
 
 class Tap:
-    """Makes the iterators of a distributed dataset, each over a plain one of this process' part of it.
-
-    Args:
-        distributed: What `experimental_distribute_dataset` has returned, which has one part, in this process.
+    """Makes the iterators of a distributed dataset, each over a plain one of its one part, which is in this process.
 
     Attributes:
         library: What cuts the dataset, and can save its state or not.
@@ -195,23 +184,19 @@ class Tap:
 
 def tap_of(distributed: Any) -> Tap | None:
     """Returns a tap below a distributed dataset; None where that is of another kind."""
-    return Tap(distributed) if _can_tap(distributed) else None
-
-
-def _can_tap(distributed: Any) -> bool:
     from tensorflow.python.distribute import input_lib
 
     if type(distributed) is not input_lib.DistributedDataset:
-        return False
+        return None
     if any(not hasattr(distributed, name) for name in NEEDED) or _map_dataset() is None:
-        return False  # Of another release: its input is replayed, as that of any other kind.
+        return None  # Of another release: its input is replayed, as that of any other kind.
     workers = distributed._input_workers
     if len(distributed._cloned_datasets) != 1 or len(workers.worker_devices) != 1:
-        return False
-    device, here = (
-        tf.DeviceSpec.from_string(name) for name in (workers.worker_devices[0], tf.zeros(()).device)
-    )
-    return (device.job, device.task) in ((None, None), (here.job, here.task))
+        return None
+    names = workers.worker_devices[0], tf.zeros(()).device
+    device, here = (tf.DeviceSpec.from_string(name) for name in names)
+    is_here = (device.job, device.task) in ((None, None), (here.job, here.task))
+    return Tap(distributed) if is_here else None
 
 
 def _drawing(below: Any) -> Any:

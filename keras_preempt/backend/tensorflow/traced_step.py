@@ -9,17 +9,18 @@ Verified with Keras 3.8.0 to 3.15.1.
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import Any
 
 import tensorflow as tf
 
-from keras_preempt.backend.keras import first_reset
+from keras_preempt.backend.keras.model_parts import first_reset_left_out
 from keras_preempt.backend.keras.random_code import may_draw
 from keras_preempt.backend.keras.running_fit import TracedStep
 from keras_preempt.backend.operations import Does, RandomOperation
 from keras_preempt.backend.tensorflow import random_operations
-from keras_preempt.backend.tensorflow.graph_operations import operations, resource_of
+from keras_preempt.backend.tensorflow.graph_operations import attribute_of, line_of, operations, resource_of
 
 logger = logging.getLogger("keras_preempt")
 
@@ -65,7 +66,7 @@ class TracedFunction(TracedStep):
         changed = [
             resource_of(each)
             for each in operations(self.function.graph)
-            if random_operations.changes_variable(each.kind)
+            if random_operations.changes_variable(each.type)
         ]
         if any(resource is None for resource in changed):
             return self.variables
@@ -80,14 +81,15 @@ class TracedFunction(TracedStep):
         """
         found = []
         for operation in operations(self.function.graph):
-            does = random_operations.does(operation.kind, operation.attribute)
+            attribute = functools.partial(attribute_of, operation)
+            does = random_operations.does(operation.type, attribute)
             if does not in (Does.DRAW, Does.GENERATE, Does.PYTHON):
                 continue
-            seeds = (operation.attribute("seed"), operation.attribute("seed2"))
+            seeds = (attribute("seed"), attribute("seed2"))
             found.append(
                 RandomOperation(
-                    operation.kind,
-                    operation.python or f"the layers {operation.name.rpartition('/')[0]}",
+                    operation.type,
+                    line_of(operation) or f"the layers {operation.name.rpartition('/')[0]}",
                     does is Does.GENERATE or (does is Does.DRAW and any(seeds)),
                     resource_of(operation) if does is Does.GENERATE else None,
                 )
@@ -96,18 +98,11 @@ class TracedFunction(TracedStep):
 
 
 def trace(model: Any, dataset: Any, *, early: bool = True, again: bool = False) -> TracedFunction | None:
-    """Traces the training step of a running fit, as its first step would.
+    """Traces the training step of a running fit, as its first step would; see `seam.Backend.trace`.
 
-    Args:
-        model: The model; Keras has made its train function.
-        dataset: The training data, as the strategy distributes it.
-        early: Whether that may be done now; otherwise only a trace is returned that there is already.
-        again: Whether the first step traces again. A trace keeps the Python values that it has read, and callbacks may
-            set some before the first step.
-
-    Returns:
-        The trace; None if that is to wait, if the model trains eagerly, has a train function of its own, or cannot be
-        traced. Its first step then says why in Keras' own words.
+    None if that is to wait, if the model trains eagerly, has a train function of its own, or cannot be traced: its
+    first step then says why in Keras' own words. With `again`, the first step traces once more, as a trace keeps the
+    Python values that it has read, and callbacks may set some before the first step.
     """
     function = _step_of(model.train_function)
     if function is None or model.run_eagerly or tf.config.functions_run_eagerly():
@@ -119,7 +114,7 @@ def trace(model: Any, dataset: Any, *, early: bool = True, again: bool = False) 
     if not early and not traces:
         return None
     try:
-        with first_reset.left_out(model):
+        with first_reset_left_out(model):
             concrete = function.get_concrete_function(spec)
         if again and function.experimental_get_tracing_count() > traces:
             model.make_train_function(force=True)
@@ -130,15 +125,7 @@ def trace(model: Any, dataset: Any, *, early: bool = True, again: bool = False) 
 
 
 def traced_validation(model: Any, dataset: Any) -> TracedFunction | None:
-    """Returns the trace that the validation steps of a running fit have used.
-
-    Args:
-        model: The model.
-        dataset: What Keras iterates over in the validation.
-
-    Returns:
-        The trace; None if there is none, as in an eager fit.
-    """
+    """Returns the trace that the validation steps of a running fit have used; None if there is none."""
     function, spec = _step_of(getattr(model, "test_function", None)), iterator_spec(dataset)
     if function is None or spec is None or tf.config.functions_run_eagerly():
         return None
@@ -174,25 +161,15 @@ def iterator_spec(dataset: Any) -> tf.TypeSpec | None:
     """Returns the type of the iterators that `iter(dataset)` makes, without making one.
 
     Each iterator that is made advances the reshuffling of its dataset, so one made only to look at would change the
-    data.
-
-    Args:
-        dataset: A `tf.data.Dataset`, or one as a strategy distributes it.
-
-    Returns:
-        The type; None for a dataset of another kind, or of a TensorFlow that keeps other attributes.
+    data. None for what is neither a `tf.data.Dataset` nor one as a strategy distributes it in the known releases.
     """
     if isinstance(dataset, tf.data.Dataset):
         return tf.data.IteratorSpec(dataset.element_spec)
-    kind = _distributed_spec()
-    if kind is None or not all(hasattr(dataset, name) for name in _KEPT):
-        return None
-    return kind(*(getattr(dataset, name) for name in _KEPT))
-
-
-def _distributed_spec() -> Any:
     try:
         from tensorflow.python.distribute import input_lib
     except ImportError:
         return None
-    return getattr(input_lib, "DistributedIteratorSpec", None)
+    kind = getattr(input_lib, "DistributedIteratorSpec", None)
+    if kind is None or not all(hasattr(dataset, name) for name in _KEPT):
+        return None
+    return kind(*(getattr(dataset, name) for name in _KEPT))

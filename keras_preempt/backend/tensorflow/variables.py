@@ -25,14 +25,7 @@ _LENGTH = np.dtype("<i8")
 
 
 class PlainVariable:
-    """A `tf.Variable` with the attributes of a variable of Keras.
-
-    Attributes:
-        path: Where it was found.
-        value: The variable.
-        shape: Its shape.
-        dtype: The name of its dtype.
-    """
+    """A `tf.Variable` with the attributes of a variable of Keras; `path` says where it was found."""
 
     def __init__(self, path: str, variable: tf.Variable) -> None:
         self.path = path
@@ -98,11 +91,7 @@ class TensorFlowVariables(Variables):
         return copied(self.views(components), runs, is_a_copy)
 
     def assign(self, components: Iterable[Any], array: Array) -> None:
-        """See `Variables.assign`: the parts are of one type. TensorFlow never writes to memory that it keeps using.
-
-        Raises:
-            ValueError: The array does not fit.
-        """
+        """See `Variables.assign`: the parts are of one type. TensorFlow never writes to memory that it keeps using."""
         value: tf.Tensor | Array | None = None
         for component in components:
             if value is None:
@@ -140,11 +129,7 @@ def encode(strings: np.ndarray[Any, np.dtype[np.object_]]) -> Bytes:
 
 
 def decode(encoded: Bytes, shape: Sequence[int]) -> np.ndarray[Any, np.dtype[np.object_]]:
-    """Returns the strings that `encode` was given, in an array of that shape.
-
-    Raises:
-        ValueError: It was not made by `encode` from an array of that shape.
-    """
+    """Returns the strings that `encode` was given, in an array of that shape. Raises ValueError if they are no such."""
     count = elements(shape)
     data = encoded.tobytes()
     start = count * _LENGTH.itemsize

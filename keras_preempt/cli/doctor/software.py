@@ -10,8 +10,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from keras_preempt.backend.determinism import OF_JAX, OF_TENSORFLOW
-from keras_preempt.backend.installed import requirement, version_of
-from keras_preempt.backend.versions import VERIFIED, too_old
+from keras_preempt.backend.versions import VERIFIED, requirement, too_old, version_of
 from keras_preempt.cli.doctor.finding import Findings
 from keras_preempt.notices.detection import find_accelerator
 

@@ -82,13 +82,13 @@ def end_process(termination: Termination, code: int, what: str, limit: float = E
             termination.exit_fn()
         except SystemExit as ends:
             if isinstance(ends.code, int):
-                end_limit.limit_end(ends.code, limit, backend().tell_end)
+                end_limit.limit_end(ends.code, limit, backend().announce_end)
             raise
         raise Preempted(f"The training was preempted; {what}")
     logger.warning("Preempted: exiting with status %d.", code)
     keep_exit_status()
     _end_soon()
-    end_limit.limit_end(code, limit, backend().tell_end)
+    end_limit.limit_end(code, limit, backend().announce_end)
     raise SystemExit(code)
 
 
@@ -101,7 +101,7 @@ def interrupt(what: str, limit: float = END_SECONDS) -> NoReturn:
     error = KeyboardInterrupt(f"Training was interrupted; {what}")
     leaves_quietly(error)
     _end_soon()
-    end_limit.limit_end(EXIT_INTERRUPTED, limit, backend().tell_end)
+    end_limit.limit_end(EXIT_INTERRUPTED, limit, backend().announce_end)
     raise error
 
 

@@ -104,7 +104,7 @@ def test_other_data_is_told_from_arrays(x: Any, of_arrays: bool) -> None:
 
 
 def test_the_inputs_of_an_adapter_are_its_arrays() -> None:
-    leaves = keras.tree.flatten(array_batches.inputs_of(adapter(shuffle=True)))
+    leaves = keras.tree.flatten(adapter(shuffle=True)._inputs)
     assert [tuple(leaf.shape) for leaf in leaves if leaf is not None] == [(SAMPLES, 2), (SAMPLES,)], (
         "ArrayDataAdapter._inputs is not the structure of its arrays any more"
     )

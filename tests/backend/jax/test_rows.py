@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax._src.sharding_impls import NonUniformShardingError, get_process_index_and_count
 
-from keras_preempt.backend.jax.rows import ONE, Rows, counted, rows_of
+from keras_preempt.backend.jax.place import Rows, counted, rows_of
 from keras_preempt.checkpoint.other_workers import Setup
 from keras_preempt.state.samples import convert
 from tests.backend.jax.conftest import model_parallel
@@ -113,7 +113,7 @@ def test_restarted_on_every_other_arrangement_the_input_goes_on_at_the_sample_af
 
 
 def test_of_a_distribution_the_direction_that_divides_a_batch_counts() -> None:
-    assert rows_of(None) == ONE
+    assert rows_of(None) == Rows(1, 1)
     model_parallel()
     assert rows_of(keras.distribution.distribution()) == Rows(2, 1)
     assert rows_of(keras.distribution.DataParallel()) == Rows(4, 1)

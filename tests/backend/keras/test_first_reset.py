@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 
-from keras_preempt.backend.keras import first_reset
+from keras_preempt.backend.keras import model_parts
 from tests.backend.changed import keras_changed
 
 X, Y = np.ones((4, 2), "float32"), np.ones((4, 1), "float32")
@@ -35,7 +35,7 @@ def test_only_the_first_reset_of_what_was_built_early_is_left_out() -> None:
     metric.update_state([1.0], [3.0])
     model = compiled(metric)
     for expected in (2, 0):
-        with first_reset.left_out(model):
+        with model_parts.first_reset_left_out(model):
             model._compile_metrics.build(Y, Y)
         model.reset_metrics()
         assert float(metric.result()) == expected
@@ -45,9 +45,9 @@ def test_a_restored_model_resets_them_at_once() -> None:
     metric = keras.metrics.MeanAbsoluteError()
     metric.update_state([1.0], [3.0])
     model = compiled(metric)
-    with first_reset.left_out(model):
+    with model_parts.first_reset_left_out(model):
         model._compile_metrics.build(Y, Y)
-    first_reset.back(model)
+    model_parts.first_reset_is_over(model)
     model.reset_metrics()
     assert float(metric.result()) == 0
-    first_reset.back(keras.Sequential([keras.layers.Dense(1)]))
+    model_parts.first_reset_is_over(keras.Sequential([keras.layers.Dense(1)]))

@@ -21,7 +21,7 @@ import tensorflow as tf
 from keras_preempt.agreement.coordinator import CoordinationLost
 from keras_preempt.backend import place, versions
 from keras_preempt.backend.keras import data_code
-from keras_preempt.backend.tensorflow import coordination, datasets, determinism, errors
+from keras_preempt.backend.tensorflow import coordination, datasets, errors
 from keras_preempt.backend.tensorflow.backend import BACKEND
 from keras_preempt.backend.tensorflow.coordination import ServiceCoordinator
 from keras_preempt.backend.versions import UnsupportedTensorFlow
@@ -363,17 +363,17 @@ def test_what_a_gpu_needs_to_add_in_one_order_is_known(monkeypatch: pytest.Monke
     from tensorflow.python.framework import config  # It can also take the setting back.
 
     monkeypatch.delenv("TF_DETERMINISTIC_OPS", raising=False)
-    assert determinism.unordered_sums() == "", "there is no GPU"
+    assert BACKEND.unordered_sums() == "", "there is no GPU"
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind])
-    assert "enable_op_determinism" in determinism.unordered_sums()
+    assert "enable_op_determinism" in BACKEND.unordered_sums()
     tf.config.experimental.enable_op_determinism()
     try:
-        assert determinism.unordered_sums() == ""
+        assert BACKEND.unordered_sums() == ""
     finally:
         config.disable_op_determinism()
     monkeypatch.setenv("TF_DETERMINISTIC_OPS", "1")
-    assert determinism.unordered_sums() == ""
+    assert BACKEND.unordered_sums() == ""
     monkeypatch.delenv("TF_DETERMINISTIC_OPS")
     monkeypatch.delattr(config, "is_op_determinism_enabled")
     with pytest.raises(UnsupportedTensorFlow, match="is_op_determinism_enabled"):
-        determinism.unordered_sums()
+        BACKEND.unordered_sums()
