@@ -35,6 +35,7 @@ class InputFeed(abc.ABC):
         epoch_iterator: Keras' epoch iterator of a fit, or of an evaluation inside it.
         steps_per_execution: The number of steps in one call of the train function.
         is_generator: Whether a Python generator was passed to fit.
+        changes_itself: The class of a `keras.utils.PyDataset` with its own hooks at the ends of an epoch; else empty.
         live: The iterator made last; None if none was made.
         iterators: How many were made.
         look: Called with each new iterator before anything is drawn from it; what it returns is `untouched`.
@@ -76,7 +77,6 @@ class InputFeed(abc.ABC):
             )
         self.epoch_iterator = self._source = epoch_iterator
         self.steps_per_execution = int(epoch_iterator.steps_per_execution)
-        # The class of a `keras.utils.PyDataset` with hooks of its own for the ends of an epoch; else empty.
         self.changes_itself = changes_itself(getattr(epoch_iterator.data_adapter, "py_dataset", None))
         self.is_generator = type(epoch_iterator.data_adapter).__name__ == "GeneratorDataAdapter"
         self._dataset_of = epoch_iterator._get_iterator
