@@ -30,10 +30,10 @@ from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.report.events import EventLog
 from keras_preempt.state.model import ModelState
+from keras_preempt.training.save.save_content import Content
+from keras_preempt.training.save.saver import Saver
 from keras_preempt.training.save.saves import BackgroundSave
 from keras_preempt.training.save.tidier import Tidier
-from keras_preempt.training.save_content import Content
-from keras_preempt.training.saver import Saver
 
 _POSITION = Position(0, "train", 0, 0)
 _BATCH = np.zeros((1, 4), np.int32), np.zeros((1, 1), np.float32)

@@ -21,9 +21,9 @@ from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.report.events import EventLog
 from keras_preempt.state.model import ModelState
+from keras_preempt.training.save.save_content import Content
+from keras_preempt.training.save.saver import Saver
 from keras_preempt.training.save.tidier import Tidier
-from keras_preempt.training.save_content import Content
-from keras_preempt.training.saver import Saver
 
 _CHUNK = 8 << 20  # bytes
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from keras_preempt.notices.watcher import PreemptionWatcher
     from keras_preempt.report.event import Event
     from keras_preempt.state.weights import load_weights
-    from keras_preempt.training.resuming import ResumedFrom
+    from keras_preempt.training.save.resuming import ResumedFrom
 
 __version__ = "0.3.0.dev0"
 
@@ -45,7 +45,7 @@ _HOMES = {
     "PreemptionCallback": "keras_preempt.callback",
     "PreemptionWatcher": "keras_preempt.notices.watcher",
     "PreemptionCheckpointHandler": "keras_preempt.handler",
-    "ResumedFrom": "keras_preempt.training.resuming",
+    "ResumedFrom": "keras_preempt.training.save.resuming",
     "TerminationConfig": "keras_preempt.notices.termination",
     "enable_multi_worker_fit": "keras_preempt.backend.tensorflow.multi_worker_fit",
     "load_weights": "keras_preempt.state.weights",

@@ -22,8 +22,8 @@ from keras_preempt.process import log
 from keras_preempt.report.delivery import OnEvent, check_on_event
 from keras_preempt.training.leave import leaving
 from keras_preempt.training.leave.propagation import tell_uncaught_loss
-from keras_preempt.training.resuming import ResumedFrom
 from keras_preempt.training.run.loop import Arguments, Loop
+from keras_preempt.training.save.resuming import ResumedFrom
 from keras_preempt.training.start.side_by_side import join_loop
 
 Result = TypeVar("Result")

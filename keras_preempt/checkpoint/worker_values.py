@@ -43,6 +43,12 @@ class WorkerValues:
             },
         )
 
+    def joined(self, more: WorkerValues) -> WorkerValues:
+        """Returns these and others; of those of one name, the others."""
+        return WorkerValues(
+            {**self.whole, **more.whole}, {**self.local, **more.local}, {**self.boxes, **more.boxes}
+        )
+
     def copied(self) -> WorkerValues:
         return WorkerValues(
             {name: np.array(value) for name, value in self.whole.items()},

@@ -11,7 +11,7 @@ from keras_preempt.training.run.hook import Hook
 if TYPE_CHECKING:
     from keras_preempt.training.run.runtime import Runtime
     from keras_preempt.training.save.saves import Saves
-    from keras_preempt.training.session import Session
+    from keras_preempt.training.save.session import Session
 
 
 def for_fit(member: int, key: str, session: Session, saves: Saves, runtime: Runtime) -> Hook:

@@ -25,7 +25,7 @@ from keras_preempt.training.run.hook import Hook
 if TYPE_CHECKING:
     from keras_preempt.training.run.runtime import Runtime
     from keras_preempt.training.save.saves import Saves
-    from keras_preempt.training.session import Session
+    from keras_preempt.training.save.session import Session
 
 MOMENTS = ("train", "validation", "saving", "leaving")
 """When a drill strikes: before a step, inside a validation, while a periodic checkpoint is being written, or

@@ -32,6 +32,7 @@ from keras_preempt.backend.keras.callbacks import (
 from keras_preempt.backend.keras.model_parts import layers_of
 from keras_preempt.backend.user_code import is_a
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state import background_saves, plain
 from keras_preempt.state.attributes import KEEPS, Attributes
 from keras_preempt.state.callback_code import (
@@ -44,6 +45,7 @@ from keras_preempt.state.callback_code import (
     may_be_trainable,
     variables_in,
 )
+from keras_preempt.state.component import Component, Moment, Saved
 from keras_preempt.state.lost_state import missed_by, unkept
 
 logger = logging.getLogger("keras_preempt")
@@ -305,6 +307,42 @@ class CallbackStates:
         gone = [f"{name} is in the checkpoint, not in this fit" for name in states if name not in self._named]
         new = [f"{name} is in this fit, not in the checkpoint" for name in self._named if name not in states]
         return gone + new
+
+
+class Callbacks(Component):
+    """The states of the other callbacks, the attributes of users' ones, and what they have set to be trained.
+
+    `mirrored_weights` returns the indices of those of `model.weights` that all workers hold alike.
+    """
+
+    later = ("callbacks/",)
+
+    def __init__(self, states: CallbackStates, mirrored_weights: Callable[[], list[int]]) -> None:
+        self._states, self._mirrored_weights = states, mirrored_weights
+        self._told = False
+
+    def capture(self, phase: str, values: WorkerValues) -> dict[str, Any]:
+        fields = {
+            "callbacks": self._states.capture(values.local),
+            "attributes": self._states.attributes.capture(values.local),
+            "trained": self._states.trained.capture(),
+        }
+        # Copies of mirrored weights are as alike on all workers as the weights: the writers share them too.
+        shared = self._states.copies_of_weights(self._mirrored_weights())
+        values.whole.update({name: values.local.pop(name) for name in sorted(shared & values.local.keys())})
+        return fields
+
+    def restore(self, saved: Saved, moment: Moment) -> None:
+        state, arrays = saved.state, saved.arrays
+        if moment is Moment.BEGIN:
+            self._states.restore_files(state["callbacks"], arrays)
+            return
+        for difference in self._states.restore(state["callbacks"], arrays):
+            if not self._told:
+                logger.warning("The callbacks differ: %s. It begins without its saved state.", difference)
+        self._told = True
+        self._states.attributes.restore(state.get("attributes", {}), arrays)  # Absent before release 0.3.
+        self._states.trained.restore(state.get("trained"))
 
 
 def _unique(callback: keras.callbacks.Callback, names: Iterable[str]) -> str:

@@ -35,8 +35,10 @@ from keras_preempt.backend.keras import batches_asked, py_batches
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.process.words import counted, size_in_words
 from keras_preempt.state import grain, plain, py_dataset, randomness
+from keras_preempt.state.component import Component, Moment, Saved
 from keras_preempt.state.drawing import check_length, draw, drawn_again
 from keras_preempt.state.input_exactness import drew_globally, has_python_code
 from keras_preempt.state.input_size import StateLimit, expected_seconds, limit_of, too_much
@@ -132,7 +134,7 @@ def restore(
         captured: From `capture`.
         arrays: The arrays beside it.
         batch: The step of the epoch to continue with; None if the position is not inside an epoch's training.
-        shuffles: Those of the fit. They are not back where they stood afterwards: see `is_drawing`.
+        shuffles: Those of the fit. They are not back where they stood afterwards: see `Saved.drawing`.
         all_go: Tells the other workers which way this one would go, and returns whether all of them go that way. Every
             worker asks, if anything was drawn. A replay draws from what a strategy has distributed, and the workers of
             some do that in step: one that draws while another goes on from a state would wait for it.
@@ -261,10 +263,47 @@ def drawn_again_at_most(feed: InputFeed, epochs: int) -> tuple[int, str] | None:
     return feed.batches, "at the end of an epoch"
 
 
-def is_drawing(captured: Mapping[str, Any], *, batch: int | None) -> bool:
-    """Whether an iterator that was restored is being drawn from, perhaps ahead of training; arguments as `restore`."""
-    position = captured["position"]
-    return int(position["batches"]) > 0 and (batch is not None or bool(position["current"]))
+class Input(Component):
+    """The training input.
+
+    Attributes:
+        how: How a restart has got to its position, in words.
+        seconds: How long that took.
+    """
+
+    before_validation = False
+
+    def __init__(self, feed: InputFeed, shuffles: Shuffles) -> None:
+        self._feed, self._shuffles = feed, shuffles
+        self._place: Mapping[str, Any] = {}
+        self.how, self.seconds = "", 0.0
+
+    def locate(self, phase: str) -> None:
+        """Has to be called before anything is captured.
+
+        It may make the iterator that the pending step draws from, which advances shuffles.
+        """
+        self._place = self._feed.position(pending=phase == "train")
+
+    def capture(self, phase: str, values: WorkerValues) -> dict[str, Any]:
+        return {"input": capture(self._feed, self._place, values.local, inside=phase == "train")}
+
+    def restore(self, saved: Saved, moment: Moment) -> None:
+        if moment is not Moment.BEGIN:
+            return
+        began = time.time()
+        phase, batch = saved.position.phase, saved.position.batch
+        self.how = restore(
+            self._feed,
+            saved.state["input"],
+            saved.values.local,
+            batch=batch if phase == "train" else None,
+            shuffles=self._shuffles,
+            all_go=saved.all_go,
+        )
+        self.seconds = time.time() - began
+        if phase == "validation":
+            self._feed.skip_next_epoch()
 
 
 def _check_sharing(feed: InputFeed, made_before: int) -> None:

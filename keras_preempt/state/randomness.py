@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state import plain
+from keras_preempt.state.component import Component, Moment, Saved
 
 
 def capture(arrays: dict[str, Array]) -> dict[str, Any]:
@@ -29,6 +31,17 @@ def restore(state: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
         np.random.set_state(plain.decode(state["numpy"], arrays))
     except (KeyError, TypeError, IndexError, ValueError, OverflowError) as error:
         raise ValueError(f"Expected the state of random generators. Received: {error!r}.") from error
+
+
+class Randomness(Component):
+    later = ("random/",)
+
+    def capture(self, phase: str, values: WorkerValues) -> dict[str, Any]:
+        return {"random": capture(values.local)}
+
+    def restore(self, saved: Saved, moment: Moment) -> None:
+        if moment is not Moment.BEGIN:
+            restore(saved.state["random"], saved.arrays)
 
 
 def fingerprint() -> tuple[object, ...]:

@@ -8,16 +8,21 @@ saved, and set again after a restart; see `keras_preempt.backend.tensorflow.resh
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 from keras_preempt.backend import pipelines
+from keras_preempt.checkpoint.worker_values import WorkerValues
+from keras_preempt.state.component import Component, Moment, Saved
+
+logger = logging.getLogger("keras_preempt")
 
 Counts = list[int]
 """How far each shuffle has come, in the order in which the pipelines have them."""
 
 
-class Shuffles:
+class Shuffles(Component):
     """All shuffles of what Keras iterates over in training, and of the `validation_data` that was passed to fit.
 
     Attributes:
@@ -43,6 +48,19 @@ class Shuffles:
         self._settled = {
             number for number, key in enumerate(self._own) if key not in trained or trained[key][1]
         }
+
+    def capture(self, phase: str, values: WorkerValues) -> dict[str, Any]:
+        return {"shuffle_seeds": self.seeds()}
+
+    def restore(self, saved: Saved, moment: Moment) -> None:
+        if moment is not Moment.BEGIN:
+            self.go_to(saved.state.get("shuffles"), drawing=saved.drawing)
+        elif not self.are_like(saved.state.get("shuffle_seeds")):
+            logger.warning(
+                "NOT exact: the shuffles of the data, or their seeds, differ from those of the checkpoint, so that the "
+                "data comes in another order. Call keras.utils.set_random_seed right before the dataset is "
+                "made: a seed of shuffle() counts together with the global one of the moment when the dataset is made."
+            )
 
     def counts(self) -> Counts | None:
         """How far they have come; None if that cannot be read of all."""

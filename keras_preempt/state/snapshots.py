@@ -3,7 +3,7 @@
 A strategy draws some batches ahead of training, in threads of its own, so that there is no state of the input that
 belongs to the batch at which a fit is preempted. A snapshot belongs to an element of this process' part of the dataset
 that was drawn when it was taken. It serves every position from that element on: a restart draws the elements between
-again, a stretch that does not grow with the run. `keras_preempt.training.snapshots` decides when one is taken.
+again, a stretch that does not grow with the run. `keras_preempt.training.save.snapshots` decides when one is taken.
 """
 
 from __future__ import annotations

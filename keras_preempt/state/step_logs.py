@@ -12,9 +12,44 @@ from typing import Any
 
 import numpy as np
 
+from keras_preempt.backend.keras.running_fit import RunningFit
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state import plain
+from keras_preempt.state.component import Component, Moment, Saved
+
+
+class StepLogs(Component):
+    """The logs of the last execution, and those of the epoch while its validation runs.
+
+    Attributes:
+        restored: Those of the last execution before the restored checkpoint; None if there is none.
+    """
+
+    def __init__(self, fit: RunningFit) -> None:
+        self._fit = fit
+        self.restored: Any = None
+
+    def capture(self, phase: str, values: WorkerValues) -> dict[str, Any]:
+        of_epoch = self._fit.epoch_logs() if phase == "validation" else None
+        if change_later(of_epoch):
+            of_epoch = None  # Then they are read from the metrics again, and change with them as in Keras.
+        return {
+            "logs": capture(self._fit.step_logs() or self.restored, values.local),
+            "epoch_logs": capture(of_epoch, values.local, "epoch_logs"),
+        }
+
+    def restore(self, saved: Saved, moment: Moment) -> None:
+        if moment is not Moment.BEGIN:
+            return
+        self.restored = restore(saved.state["logs"], saved.arrays)
+        of_epoch = restore(saved.state.get("epoch_logs"), saved.arrays)  # Absent before release 0.2.
+        phase = saved.position.phase
+        if phase == "validation" and of_epoch:
+            self._fit.logs_of_an_epoch_without_steps(of_epoch, of_step=False)
+        elif phase in ("train", "validation") and self.restored:
+            self._fit.logs_of_an_epoch_without_steps(self.restored, of_step=True)
 
 
 def capture(logs: Any, arrays: dict[str, Array], path: str = "logs") -> Any:

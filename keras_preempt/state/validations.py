@@ -7,7 +7,7 @@ save during a validation holds the variables from before it, so that the restart
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state import inputs
 from keras_preempt.state.callback_code import HookCode
 from keras_preempt.state.callbacks import CHANGES_WEIGHTS, CallbackStates
+from keras_preempt.state.component import Component, Moment, Saved
 from keras_preempt.state.input_exactness import shown_by_validation
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Counts, Shuffles
@@ -40,7 +41,7 @@ class _Drawn:
     goes_on: bool = False
 
 
-class Validations:
+class Validations(Component):
     """The validations of one fit: what they have drawn of their data, and what they change of the variables.
 
     They change metrics, seeds and counters, and weights where something could change these: the other callbacks, or a
@@ -103,8 +104,8 @@ class Validations:
         """A validation has ended; see `shown_by_validation`."""
         return "" if self._feed is None else shown_by_validation(self._feed)
 
-    def capture(self, *, inside: bool) -> dict[str, Any]:
-        """Returns what a save holds, as JSON data; `inside`: a validation is about to begin, to be started over."""
+    def capture(self, phase: str, values: WorkerValues) -> dict[str, Any]:
+        inside = phase == "validation"
         if inside:
             self._begin()
         if self._feed is None:
@@ -125,8 +126,11 @@ class Validations:
             "shuffles": self._counts_before if inside else self._shuffles.counts(),
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `capture` returned, also from an earlier release."""
+    def restore(self, saved: Saved, moment: Moment) -> None:
+        """Also from an earlier release, which noted less."""
+        if moment is not Moment.BEGIN:
+            return
+        state = saved.state
         made = int(state["evaluation_iterators"])
         self._restored_draws = [int(batches) for batches in state.get("evaluation_draws", [0] * made)]
         drawn = state.get("validated", {})

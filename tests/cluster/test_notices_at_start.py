@@ -17,7 +17,7 @@ from keras_preempt.agreement.member import Member
 from keras_preempt.agreement.messages import At
 from keras_preempt.notices import Notice
 from keras_preempt.training.run.runtime import Runtime
-from keras_preempt.training.session import Session
+from keras_preempt.training.save.session import Session
 from tests.cluster.noticed_fit import PATIENCE, STEPS, ExpectedError, Model, NoticedFit, Outcome, sigterm
 
 GRACE = {"at once": 0.0, "an hour": 3600.0}

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from keras_preempt.checkpoint.failpoints import VARIABLE
-from keras_preempt.training.saver import COMMIT_PATIENCE
+from keras_preempt.training.save.saver import COMMIT_PATIENCE
 from tests.cluster.harness import ClusterResult, describe
 from tests.cluster.training import PREEMPTED, Strike, Training
 

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from keras_preempt.agreement.messages import Position
 from keras_preempt.backend.tensorflow import datasets
+from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state import input_size, inputs
+from keras_preempt.state.component import Saved
 from keras_preempt.state.shuffles import Shuffles
 from tests.state.test_inputs import PIPELINES, N, begin, captured, feed_of, numbers, run, saves_of
 
@@ -24,6 +27,11 @@ EPOCHS = 3
 @pytest.fixture(scope="module")
 def strategy() -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy(["CPU:0"])
+
+
+def is_drawing(state: Any, batch: int | None) -> bool:
+    position = Position(0, "epoch" if batch is None else "train", batch or 0, 0)
+    return Saved(position, {"input": state}, WorkerValues(), lambda way: True).drawing
 
 
 @pytest.mark.parametrize(
@@ -65,7 +73,7 @@ def test_restored_anywhere_the_rest_of_the_epoch_and_all_later_ones_are_the_same
         how = inputs.restore(feed, state, arrays, batch=step, shuffles=shuffles)
         assert how.startswith("from a snapshot of" if "snapshot" in state else "by replay of")
         if shuffles is not None:
-            shuffles.go_to(counts, drawing=inputs.is_drawing(state, batch=step))
+            shuffles.go_to(counts, drawing=is_drawing(state, step))
         rest = run(iterator, EPOCHS - epoch)
         assert rest == [whole[epoch][drawn:], *whole[epoch + 1 :]], f"epoch {epoch}, step {step}: {how}"
 

@@ -16,7 +16,7 @@ from keras_preempt.checkpoint.other_workers import LoadedFromOthers, Own, Setup
 from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.regroup import Rule
-from keras_preempt.training.regrouping import Regrouped, regroup_checkpoint
+from keras_preempt.state.regrouping import Regrouped, regroup_checkpoint
 
 ALONE = Setup(workers=1, replicas=1, global_batch=8, batches=6, built_from=0)
 POSITION = {"epoch": 2, "phase": "train", "batch": 3, "step": 15}

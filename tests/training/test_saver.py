@@ -23,9 +23,9 @@ from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.writer import WorkerShare
 from keras_preempt.report import progress
 from keras_preempt.report.events import EventLog
+from keras_preempt.training.save.save_content import Prepared
+from keras_preempt.training.save.saver import Saver
 from keras_preempt.training.save.tidier import Tidier
-from keras_preempt.training.save_content import Prepared
-from keras_preempt.training.saver import Saver
 from tests import fits
 from tests.checkpoint.builders import new_store, shares_of, values_of
 from tests.checkpoint.campaign_store import MemoryStore
@@ -70,7 +70,7 @@ def test_superseded_checkpoints_are_removed_and_logged(caplog: pytest.LogCapture
 def test_the_last_save_also_removes_them_where_other_workers_are_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("keras_preempt.training.saver.DOOMED_TIMEOUT", 0.1)
+    monkeypatch.setattr("keras_preempt.training.save.saver.DOOMED_TIMEOUT", 0.1)
     store = MemoryStore()
     saves = saver(store, Retention(1))
     saves.write(prepared(0))

@@ -29,13 +29,13 @@ from keras_preempt.checkpoint.values import Box, Piece, Value
 from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.report import progress
 from keras_preempt.report.events import EventLog
-from keras_preempt.training import saver as saver_module
+from keras_preempt.training.save import saver as saver_module
 from keras_preempt.training.save.pace import Pace
+from keras_preempt.training.save.save_content import Content, Saved
+from keras_preempt.training.save.saver import Saver
 from keras_preempt.training.save.saves import BackgroundSave, Saves
 from keras_preempt.training.save.schedule import Interval, schedule_of
 from keras_preempt.training.save.tidier import Tidier
-from keras_preempt.training.save_content import Content, Saved
-from keras_preempt.training.saver import Saver
 from tests.checkpoint.builders import new_store
 from tests.checkpoint.round_table import together
 

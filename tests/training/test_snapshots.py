@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from keras_preempt.training import snapshots
+from keras_preempt.training.save import snapshots
 from keras_preempt.training.save.schedule import NEVER
-from keras_preempt.training.snapshot_schedule import SHARE, WORTH, SnapshotSchedule
-from keras_preempt.training.snapshots import ReplayCost, SnapshotTaker, spoken
+from keras_preempt.training.save.snapshot_schedule import SHARE, WORTH, SnapshotSchedule
+from keras_preempt.training.save.snapshots import ReplayCost, SnapshotTaker, spoken
 
 
 class Scheduled:

@@ -17,7 +17,7 @@ from keras_preempt.backend import copies
 from keras_preempt.checkpoint.reader import committed, verify
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.process.exit_codes import EXIT_NOT_SAVED, EXIT_RESTART
-from keras_preempt.training.saver import Saver
+from keras_preempt.training.save.saver import Saver
 from tests import fits
 from tests.cluster.noticed_fit import Model
 

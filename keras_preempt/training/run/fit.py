@@ -25,13 +25,13 @@ from keras_preempt.report.tensorboard import Points
 from keras_preempt.state.callback_cure import cure
 from keras_preempt.state.callbacks import CallbackStates
 from keras_preempt.training.leave import leaving
-from keras_preempt.training.resuming import ResumedFrom
 from keras_preempt.training.run import several_fits
 from keras_preempt.training.run.hook import Hook
 from keras_preempt.training.run.participant import Participant
+from keras_preempt.training.save.resuming import ResumedFrom
+from keras_preempt.training.save.save_content import Saved
 from keras_preempt.training.save.saves import Saves
-from keras_preempt.training.save_content import Saved
-from keras_preempt.training.session import Session
+from keras_preempt.training.save.session import Session
 
 logger = logging.getLogger("keras_preempt")
 

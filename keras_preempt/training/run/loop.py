@@ -20,9 +20,9 @@ from keras_preempt.notices.coordination_key import notice_of
 from keras_preempt.notices.termination import TerminationConfig
 from keras_preempt.process.words import counted
 from keras_preempt.report.delivery import OnEvent
-from keras_preempt.training.resuming import ResumedFrom
 from keras_preempt.training.run.hook import Hook
 from keras_preempt.training.run.participant import Ending, Participant
+from keras_preempt.training.save.resuming import ResumedFrom
 
 if TYPE_CHECKING:
     from keras_preempt.backend.seam import LoopCheckpoints

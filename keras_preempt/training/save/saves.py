@@ -16,11 +16,11 @@ from keras_preempt.process.threads import started
 from keras_preempt.process.words import counted, numbered
 from keras_preempt.report.progress import InBackground
 from keras_preempt.training.save.pace import Pace
+from keras_preempt.training.save.save_content import Content, Saved
+from keras_preempt.training.save.saver import Saver
 from keras_preempt.training.save.schedule import NEVER, Schedule
+from keras_preempt.training.save.session import Session
 from keras_preempt.training.save.waiting import tell_not_saved
-from keras_preempt.training.save_content import Content, Saved
-from keras_preempt.training.saver import Saver
-from keras_preempt.training.session import Session
 
 logger = logging.getLogger("keras_preempt")
 

@@ -32,6 +32,7 @@ from keras_preempt.state.callbacks import CallbackStates, refuse_rivals
 from keras_preempt.state.description import identity_of_run, setup_of
 from keras_preempt.state.input_size import StateLimit
 from keras_preempt.state.model import ModelState
+from keras_preempt.state.structure import checked
 from keras_preempt.training.leave.start_errors import (
     AGREEING,
     DESCRIBING,
@@ -40,8 +41,6 @@ from keras_preempt.training.leave.start_errors import (
     Reached,
     explained,
 )
-from keras_preempt.training.reading_ahead import reading_ahead
-from keras_preempt.training.resuming import resumed_from
 from keras_preempt.training.run.fit import Fit
 from keras_preempt.training.run.hook import Hook
 from keras_preempt.training.run.participant import Ending, Participant
@@ -49,17 +48,18 @@ from keras_preempt.training.run.runtime import Runtime
 from keras_preempt.training.run.several_fits import FitSlot, is_news, take_notices
 from keras_preempt.training.save import requests
 from keras_preempt.training.save.agreed import Start
+from keras_preempt.training.save.resuming import resumed_from
+from keras_preempt.training.save.saver import Saver
 from keras_preempt.training.save.saves import Saves
 from keras_preempt.training.save.schedule import Interval, Schedule
+from keras_preempt.training.save.session import Session
 from keras_preempt.training.save.space import check_space
 from keras_preempt.training.save.tidier import Tidier
 from keras_preempt.training.save.waiting import Peers
-from keras_preempt.training.saver import Saver
-from keras_preempt.training.session import Session
 from keras_preempt.training.start import shared_files, side_by_side
 from keras_preempt.training.start.handshake import START_TIMEOUT, Handshake
+from keras_preempt.training.start.reading_ahead import reading_ahead
 from keras_preempt.training.start.startup import Share, Startup
-from keras_preempt.training.structure import checked
 
 logger = logging.getLogger("keras_preempt")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.state.inputs import drawn_again_at_most
 from keras_preempt.training.save.schedule import NEVER
-from keras_preempt.training.snapshot_schedule import SnapshotSchedule
+from keras_preempt.training.save.snapshot_schedule import SnapshotSchedule
 
 logger = logging.getLogger("keras_preempt")
 

@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.checkpoint.other_workers import LoadedFromOthers, Setup
 from keras_preempt.checkpoint.reader import Loaded, Own
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.process.words import counted, numbered
 from keras_preempt.state import regroup
+from keras_preempt.state.handover import find_waiting, not_regrouped
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.samples import Continuation, convert
 
@@ -34,6 +36,27 @@ class Regrouped:
     loaded: Loaded
     summary: str
     treatment: dict[str, int]
+
+
+def regrouped_for(
+    loaded: Loaded, model_state: ModelState, feed: InputFeed, member: int, setup: Setup
+) -> tuple[Loaded, Regrouped | None]:
+    """Returns what was loaded; if other workers have saved it, made into the part of this one, and how."""
+    if not isinstance(loaded, LoadedFromOthers):
+        return loaded, None
+    regrouped = regroup_checkpoint(
+        loaded,
+        model_state,
+        member,
+        setup,
+        steps_per_execution=feed.steps_per_execution,
+        num_batches=feed.position(pending=False)["num_batches"],
+    )
+    values = regrouped.loaded.values
+    known = {**model_state.mirrored, **model_state.local, **model_state.sharded}
+    if later := find_waiting(values.whole, values.local, known)[1]:
+        raise not_regrouped(later)
+    return regrouped.loaded, regrouped
 
 
 def regroup_checkpoint(

@@ -6,6 +6,7 @@ Nothing here decides when to save (`saves`) or writes anything (`saver`).
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,20 +18,24 @@ from keras_preempt.backend import pipelines
 from keras_preempt.backend.keras.model_parts import first_reset_is_over, steps_done, steps_of_parts
 from keras_preempt.backend.keras.running_fit import RunningFit
 from keras_preempt.backend.seam import backend
-from keras_preempt.checkpoint.other_workers import SETUP, Setup
-from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.errors import CorruptCheckpoint
+from keras_preempt.checkpoint.other_workers import Setup
 from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.report.events import EventLog
-from keras_preempt.state import inputs, py_dataset, randomness, step_logs
-from keras_preempt.state.callbacks import CallbackStates
+from keras_preempt.state import inputs, py_dataset, step_logs
+from keras_preempt.state.callbacks import Callbacks, CallbackStates
+from keras_preempt.state.component import Component, Moment, Saved, captured
 from keras_preempt.state.handover import unclaimed
 from keras_preempt.state.input_exactness import input_exactness, shown_by_epoch
 from keras_preempt.state.input_size import StateLimit
 from keras_preempt.state.model import ModelState
+from keras_preempt.state.progress import Progress
+from keras_preempt.state.randomness import Randomness
+from keras_preempt.state.regrouping import regrouped_for
 from keras_preempt.state.shuffles import Shuffles
+from keras_preempt.state.step_logs import StepLogs
 from keras_preempt.state.validations import Validations
 from keras_preempt.training.leave.start_errors import CAPTURING, RESTORING, explained
-from keras_preempt.training.resuming import FitState, Resumed, take_over
 from keras_preempt.training.save.agreed import Start
 from keras_preempt.training.save.promise import (
     Promise,
@@ -39,30 +44,21 @@ from keras_preempt.training.save.promise import (
     promise,
     tell,
 )
+from keras_preempt.training.save.resuming import Restored
+from keras_preempt.training.save.save_content import Content
+from keras_preempt.training.save.snapshots import SnapshotTaker
 from keras_preempt.training.save.step_count import StepCount
-from keras_preempt.training.save_content import Content
-from keras_preempt.training.snapshots import SnapshotTaker
 
 logger = logging.getLogger("keras_preempt")
 
 
 class Session:
-    """The training state of one fit.
-
-    Args:
-        model: The model that is fitted.
-        fit: Its running fit.
-        model_state: Its variables.
-        callbacks: The states of the other callbacks.
-        setup: What it trains on.
-        member: The number of this worker.
-        input_state: How large a state of the input may be that is saved; None for the automatic limit.
+    """The training state of one fit: its variables, and its other components.
 
     Attributes:
         restored_name: The folder of the checkpoint that was restored; empty if none was.
         restored_logs: The logs of the last execution before that checkpoint, as callbacks are given them.
-        steps: The training steps that are done.
-        steps_at_start: Those that were done before this fit ran its first one.
+        steps: The training steps that are done; `steps_at_start` were done before this fit ran its first one.
         callbacks: The states of the other callbacks.
         shuffles: Those of its training and validation data.
     """
@@ -88,12 +84,22 @@ class Session:
         self._unwatch = pipelines.watch_iterators(fragile, self._iterator_made) if fragile else None
         self._validations = Validations(model, self.shuffles, model_state, callbacks)
         fit.before_evaluate = self._before_evaluate
-        self._state = FitState(model_state, callbacks, fit, self.shuffles, self._validations, setup, member)
+        self._setup, self._member = setup, member
+        self._input = inputs.Input(fit.feed, self.shuffles)
+        self._logs = StepLogs(fit)
+        self._components: list[Component] = [
+            self._validations,
+            Randomness(),
+            self.shuffles,
+            Callbacks(callbacks, model_state.mirrored_weights),
+            self._logs,
+            self._input,
+            Progress(model, fit, setup),
+        ]
         self._before_validation: Content | None = None
-        self._resume: Resumed | None = None
+        self._resume: Saved | None = None
         self.restored_name = ""
         self.restored_logs: Mapping[str, Any] | None = None
-        self._restored_logs: Any = None
         self._checked = False
         self._nothing_trained = False
         done = steps_done(model, steps_of_parts(model))  # Parts that were trained before keep their count.
@@ -103,11 +109,7 @@ class Session:
     # -- Positions ----------------------------------------------------------------------------------
 
     def arrive(self, epoch: int, phase: str, batch: int) -> Position:
-        """The main thread stands at a boundary; returns where that is.
-
-        Raises:
-            UnclaimedValues: See `_check_handed_over`.
-        """
+        """The main thread stands at a boundary; returns where that is. Raises like `_check_handed_over`."""
         self._fit.finish_hooks()  # What the callbacks remember of the last step is part of the state.
         position = self.position(epoch, phase, batch)
         self._check_handed_over()
@@ -125,16 +127,14 @@ class Session:
 
     @property
     def epochs(self) -> int:
-        """The number of epochs that this fit was asked for."""
         return self._fit.epochs
 
     @property
     def steps_per_execution(self) -> int:
-        """Steps between two boundaries of training."""
         return self._fit.feed.steps_per_execution
 
     def snapshot_taker(self) -> SnapshotTaker:
-        return SnapshotTaker(self._fit.feed, self.epochs, tells=self._state.member == 0)
+        return SnapshotTaker(self._fit.feed, self.epochs, tells=self._member == 0)
 
     def promised(self, unsaved: Sequence[str], set_by_callbacks: Sequence[str] = ()) -> Promise:
         """Says how exactly the fit would continue after a preemption; see `promise` for the arguments."""
@@ -156,7 +156,7 @@ class Session:
 
         Only then does Keras have a trace of it, and to trace it earlier would make what Keras makes later.
         """
-        if self._validation_seen or self._state.member != 0:
+        if self._validation_seen or self._member != 0:
             return
         self._validation_seen = True
         if of_data := self._validations.ended():
@@ -180,7 +180,6 @@ class Session:
 
     @property
     def steps_run(self) -> int:
-        """Steps that this fit has run."""
         return self.steps.done - self.steps_at_start
 
     # -- Saving -------------------------------------------------------------------------------------
@@ -205,14 +204,10 @@ class Session:
         """Keeps what the validation is about to change, so that a save during it starts it over."""
         self._check_handed_over()
         self._complete()
-        captured = self._capture_small(inside_validation=True)
+        components = [each for each in self._components if each.before_validation]
+        state, values = captured(components, "validation")
         variables = self._validations.before()
-        values = WorkerValues(
-            {**variables.whole, **captured.values.whole},
-            {**variables.local, **captured.values.local},
-            variables.boxes,
-        )
-        self._before_validation = Content(captured.state, values)
+        self._before_validation = Content(state, variables.joined(values))
 
     def validation_began(self) -> None:
         """The other callbacks have begun the validation: weights that one has changed would be saved as the weights."""
@@ -224,7 +219,7 @@ class Session:
         if not self._names_watched or not self._fit.step_logs():
             return
         self._names_watched = False
-        if (ambiguous := self._model_state.ambiguous()) and self._state.member == 0:
+        if (ambiguous := self._model_state.ambiguous()) and self._member == 0:
             logger.warning(
                 "NOT resumable: several variables called %s are made while the model trains eagerly, and one is used "
                 "before the others are there. A restart could not tell which saved value is its own, and ends with an "
@@ -233,11 +228,7 @@ class Session:
             )
 
     def _check_handed_over(self) -> None:
-        """Makes sure that every restored value has found its variable, once a step has run.
-
-        Raises:
-            UnclaimedValues: Some have not.
-        """
+        """Raises `UnclaimedValues` if a restored value has not found its variable, once a step has run."""
         if not self._model_state.waiting or self._resume is not None or not self._fit.step_logs():
             return
         self._model_state.look_again()
@@ -252,22 +243,17 @@ class Session:
     def capture(self, position: Position) -> Content:
         """Returns what a save at `position` holds beside the variables."""
         self._complete()
-        feed = self._fit.feed
-        # First, since it may make the iterator that the pending step draws from, which advances shuffles.
-        place = feed.position(pending=position.phase == "train")
-        captured = self._before_validation if position.phase == "validation" else None
-        if captured is None:
-            captured = self._capture_small(inside_validation=False)
-        arrays = dict(captured.values.local)
-        state = {
-            **captured.state,
-            "input": inputs.capture(feed, place, arrays, inside=position.phase == "train"),
-            SETUP: self._state.setup.to_json(),
-            "stopped": bool(position.phase == "end" and self._model.stop_training),
-        }
-        return Content(state, replace(captured.values, local=arrays))
+        self._input.locate(position.phase)
+        if position.phase != "validation":
+            return Content(*captured(self._components, position.phase))
+        assert self._before_validation is not None
+        before = self._before_validation
+        state, values = captured(
+            [each for each in self._components if not each.before_validation], position.phase
+        )
+        return Content({**before.state, **state}, before.values.joined(values))
 
-    def capture_variables(self) -> Mapping[str, Array]:
+    def capture_variables(self) -> Mapping[str, Any]:
         """Returns the values of all variables, by name; of sharded ones the pieces that this worker holds."""
         self._complete()
         return self._model_state.capture().flat()
@@ -276,47 +262,67 @@ class Session:
         if not self._model_state.complete:
             self._model_state.look_again()  # Variables may have been made since, and reset.
 
-    def _capture_small(self, *, inside_validation: bool) -> Content:
-        arrays: dict[str, Array] = {}
-        validations = self._validations.capture(inside=inside_validation)
-        of_epoch = self._fit.epoch_logs() if inside_validation else None
-        if step_logs.change_later(of_epoch):
-            of_epoch = None  # Then they are read from the metrics again, and change with them as in Keras.
-        state = {
-            "random": randomness.capture(arrays),
-            "callbacks": self.callbacks.capture(arrays),
-            "attributes": self.callbacks.attributes.capture(arrays),
-            "trained": self.callbacks.trained.capture(),
-            "logs": step_logs.capture(self._fit.step_logs() or self._restored_logs, arrays),
-            "epoch_logs": step_logs.capture(of_epoch, arrays, "epoch_logs"),
-            **validations,
-            "shuffle_seeds": self.shuffles.seeds(),
-        }
-        # Copies of mirrored weights are as alike on all workers as the weights: the writers share them too.
-        shared = self.callbacks.copies_of_weights(self._model_state.mirrored_weights())
-        mirrored = {name: arrays.pop(name) for name in shared.intersection(arrays)}
-        return Content(state, WorkerValues(dict(sorted(mirrored.items())), arrays))
-
     # -- Resuming -----------------------------------------------------------------------------------
 
     def restore(
         self, start: Start, events: EventLog, all_go: Callable[[str], bool], before: str | None = ""
     ) -> float:
-        """Takes over the checkpoint that the workers agreed on; see `resuming.take_over`."""
-        self._resume, seconds = take_over(self._state, start, events, all_go, before)
+        """Takes over the checkpoint that the workers agreed on, and says so; returns how many seconds that took.
+
+        What Keras and the other callbacks will reset or touch before the first step is restored again then.
+
+        Args:
+            start: What the workers agreed on; there is a checkpoint.
+            events: Where to write what was restored.
+            all_go: See `Saved.all_go`.
+            before: What to say in front of the line that tells from where; None to leave that line out, as nothing will
+                be trained.
+
+        Raises:
+            CorruptCheckpoint: All checksums are right, but it is not what such a fit has saved.
+        """
+        assert start.restored is not None
+        began = time.time()
+        try:
+            loaded, regrouped = regrouped_for(
+                start.restored, self._model_state, self._fit.feed, self._member, self._setup
+            )
+            saved = Saved.of(loaded, all_go)
+            self._restore(saved, Moment.BEGIN)
+            self._resume = replace(saved, values=self._kept(saved.values))
+        except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
+            raise CorruptCheckpoint(start.name, f"a state of another structure ({error!r})") from error
+        seconds = time.time() - began
+        report = Restored(
+            start, loaded, regrouped, saved.position, self._input.how, seconds, self._input.seconds
+        )
+        report.emit(events)
+        report.tell(self._member, before)
         self.restored_name = start.name
-        self.restored_logs = step_logs.flat(self._resume.logs)
-        self._restored_logs = self._resume.logs
-        position = self._resume.position
+        self.restored_logs = step_logs.flat(self._logs.restored)
+        position = saved.position
         self.steps.continue_at(position.step or 0, position.batch if position.phase == "train" else 0)
         self.steps_at_start = self.steps.done
         if self.steps_at_start:
             first_reset_is_over(self._model)
-        if self._fit.traced is None and (trained := self._resume.state.get("trained")) is not None:
+        if self._fit.traced is None and (trained := saved.state.get("trained")) is not None:
             with self.callbacks.trained.as_traced(trained):
                 self._look_at_step(early=True)
             self._complete()
         return seconds
+
+    def _restore(self, saved: Saved, moment: Moment) -> None:
+        # Keras has just reset the metrics for an epoch that begins.
+        left_out = ("metrics/",) if moment is Moment.EPOCH_BEGINS else ()
+        self._model_state.restore(saved.values.select(lambda name, _: not name.startswith(left_out)))
+        for component in reversed(self._components):
+            component.restore(saved, moment)
+
+    def _kept(self, values: WorkerValues) -> WorkerValues:
+        """Returns what is restored again when an epoch begins, so that the rest of a checkpoint takes no memory."""
+        later = tuple(prefix for component in self._components for prefix in component.later)
+        small = self._model_state.small(values, everything=self.callbacks.set_weights_at_begin)
+        return small.joined(values.select(lambda name, _: name.startswith(later)))
 
     def before_epoch(self) -> None:
         """First thing in on_epoch_begin: the other callbacks find the state that they left."""
@@ -324,7 +330,7 @@ class Session:
         self.callbacks.attributes.begin()
         if self._resume is not None:
             with explained(RESTORING):
-                self._resume.hand_over(self._state, metrics=False)
+                self._restore(self._resume, Moment.EPOCH_BEGINS)
         elif not self._model_state.complete and not self._fit.step_logs():
             self._names_watched = True
             self._model_state.watch_names()
@@ -336,28 +342,28 @@ class Session:
             with explained(CAPTURING):
                 self.callbacks.capture({})
             self._checked = True
-            self.callbacks.attributes.tell_unkept(self._state.member)
+            self.callbacks.attributes.tell_unkept(self._member)
             self.callbacks.trained.epoch_has_begun()
         resumed, self._resume = self._resume, None
         if resumed is not None and resumed.position.phase in ("train", "validation"):
             with explained(RESTORING):
-                resumed.hand_over(self._state)
+                self._restore(resumed, Moment.EPOCH_BEGUN)
         else:
             py_dataset.begin_epoch(self._fit.feed)
 
     def epoch_ended(self) -> None:
         """The batches of an epoch have been trained on."""
         self.steps.epoch_is_over()
-        if (doubt := shown_by_epoch(self._fit.feed)) and self._state.member == 0:
+        if (doubt := shown_by_epoch(self._fit.feed)) and self._member == 0:
             logger.warning("Perhaps not exact after a preemption: %s.", doubt)
-        self.callbacks.attributes.tell_unkept(self._state.member)
+        self.callbacks.attributes.tell_unkept(self._member)
         if self._fit.traced is None:
             self._look_at_step()
 
     def _look_at_step(self, *, early: bool = False) -> None:
         """Looks at what a training step draws that was not traced before the fit began."""
         self._fit.traced = traced = backend().trace(self._model, self._fit.feed.dataset, early=early)
-        if traced is None or self._state.member != 0:
+        if traced is None or self._member != 0:
             return
         tell(doubts_of_step(traced.random_operations(), self._model_state.holds, "training step"))
 
@@ -372,7 +378,7 @@ class Session:
                 "A later fit with the same validation data is not exact: it reshuffles while it is drawn, and this "
                 "fit, which had ended, draws nothing. Make a dataset for each fit."
             )
-        self._resume.hand_over(self._state)
+        self._restore(self._resume, Moment.EPOCH_BEGUN)
         self._resume = None
         self._nothing_trained = True
         # Keras has done so once before this hook, with averages of weights for one; that is to stay.

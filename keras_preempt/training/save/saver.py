@@ -27,9 +27,9 @@ from keras_preempt.checkpoint.writer import WorkerShare, discard, write_part
 from keras_preempt.report.events import EventLog
 from keras_preempt.report.progress import transfer
 from keras_preempt.state.model import ModelState
+from keras_preempt.training.save.save_content import Content, Prepared, Saved
 from keras_preempt.training.save.tidier import Tidier
 from keras_preempt.training.save.waiting import Peers, Wait, tell_not_saved, tried_again
-from keras_preempt.training.save_content import Content, Prepared, Saved
 
 logger = logging.getLogger("keras_preempt")
 

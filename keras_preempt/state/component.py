@@ -1,0 +1,99 @@
+"""Components: each kind of state that a fit has, how it is captured, and when it is restored.
+
+A fit holds a list of them. They are captured in its order and restored in the reverse one, so that what a later one
+does meanwhile (a callback that draws random numbers) leaves no trace in an earlier one. The variables come first in
+both.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from keras_preempt.agreement.messages import Position
+from keras_preempt.checkpoint.other_workers import SETUP
+from keras_preempt.checkpoint.reader import Loaded
+from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.worker_values import WorkerValues
+
+
+class Moment(enum.Enum):
+    """When a component is restored."""
+
+    BEGIN = "as fit begins, and the workers have agreed on a checkpoint"
+    EPOCH_BEGINS = "Keras has reset its metrics for the resumed epoch; no other callback has begun it yet"
+    EPOCH_BEGUN = "the other callbacks have begun the resumed epoch, which had begun before"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint, as one worker restores it.
+
+    Attributes:
+        position: Where training stood.
+        state: What the components returned as JSON data.
+        values: The variables and the arrays of the components; after `Moment.BEGIN` only those that are restored again.
+        all_go: Asks the other workers whether all of them can restore their input in a way, given in words.
+    """
+
+    position: Position
+    state: Mapping[str, Any]
+    values: WorkerValues
+    all_go: Callable[[str], bool]
+
+    @classmethod
+    def of(cls, loaded: Loaded, all_go: Callable[[str], bool]) -> Saved:
+        where = loaded.manifest.position
+        position = Position(int(where["epoch"]), where["phase"], int(where["batch"]), where["step"])
+        return cls(position, dict(loaded.state), loaded.values, all_go)
+
+    @property
+    def arrays(self) -> Mapping[str, Array]:
+        return {**self.values.whole, **self.values.local}
+
+    @property
+    def drawing(self) -> bool:
+        """Whether the restored iterator of the training data is drawn from, perhaps ahead of training."""
+        place = self.state["input"]["position"]
+        return int(place["batches"]) > 0 and (self.position.phase == "train" or bool(place["current"]))
+
+
+class Component:
+    """One kind of state of a fit.
+
+    Attributes:
+        later: How the names of those arrays begin that are restored again when an epoch begins.
+        before_validation: Whether a save during a validation, which starts it over, holds the state from before it.
+    """
+
+    later: tuple[str, ...] = ()
+    before_validation = True
+
+    def capture(self, phase: str, values: WorkerValues) -> dict[str, Any]:
+        """Returns fields of JSON data, with arrays added to `values`.
+
+        In the phase "validation" one is about to begin.
+        """
+        raise NotImplementedError
+
+    def restore(self, saved: Saved, moment: Moment) -> None:
+        raise NotImplementedError
+
+
+_FIELDS = (
+    *("random", "callbacks", "attributes", "trained", "logs", "epoch_logs"),
+    *("evaluation_iterators", "evaluation_draws", "validated", "shuffles", "shuffle_seeds"),
+    *("input", SETUP, "stopped"),
+)
+"""The order in which a part list has the fields of a worker's state; others come after them."""
+
+
+def captured(components: Sequence[Component], phase: str) -> tuple[dict[str, Any], WorkerValues]:
+    """Returns what components return, and the arrays beside it."""
+    values, state = WorkerValues(), {}
+    for component in components:
+        state.update(component.capture(phase, values))
+    known = {name: state.pop(name) for name in _FIELDS if name in state}
+    return {**known, **state}, values

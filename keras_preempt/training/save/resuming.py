@@ -1,0 +1,97 @@
+"""The checkpoint that a fit has resumed from: what callers are told of it, the events and the log."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from keras_preempt.agreement.messages import Position
+from keras_preempt.checkpoint.reader import Loaded
+from keras_preempt.report.events import EventLog
+from keras_preempt.state.regrouping import Regrouped
+from keras_preempt.training.save.agreed import Start
+
+logger = logging.getLogger("keras_preempt")
+
+
+@dataclass(frozen=True)
+class ResumedFrom:
+    """Where a training has resumed from: the same on all workers.
+
+    Attributes:
+        step: Training steps that were done; for `PreemptionCheckpointHandler`, calls of `run`.
+        epoch: The epoch in which training continues, from 0; of a fit that had ended, the number of its epochs. None
+            for `PreemptionCheckpointHandler`, which knows no epochs.
+        why: Why the checkpoint was saved, and so why training had stopped there. "preempted": after a notice.
+            "deadline": at the end of a grace period. "periodic": by `save_every`; what was trained since then is lost,
+            because that start was killed or has failed. "requested": by ``keras-preempt save``, likewise.
+            "interrupted": by Ctrl-C. "finished": training had ended, and nothing is trained now. None for
+            `PreemptionCheckpointHandler`, whose checkpoints do not say.
+        checkpoint: The folder of the checkpoint below the directory, such as "step-00000070/00001-0000"; for
+            `PreemptionCheckpointHandler` its name, such as "ckpt-3".
+    """
+
+    step: int
+    epoch: int | None
+    why: str | None
+    checkpoint: str
+
+
+def resumed_from(start: Start) -> ResumedFrom | None:
+    """Says where the workers have agreed to resume from; None for a new run."""
+    if start.restored is None:
+        return None
+    manifest = start.restored.manifest
+    return ResumedFrom(manifest.step, int(manifest.position["epoch"]), manifest.kind, start.name)
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a fit has restored: `how` its input got to its position, in words, and how many seconds it all took."""
+
+    start: Start
+    loaded: Loaded
+    regrouped: Regrouped | None
+    position: Position
+    how: str
+    seconds: float
+    input_seconds: float
+
+    def emit(self, events: EventLog) -> None:
+        events.emit(
+            "restore",
+            checkpoint=self.start.name,
+            seconds=self.seconds,
+            input_seconds=self.input_seconds,
+            skipped=list(self.start.skipped),
+            substituted_from=self.loaded.substituted_from,
+            input=self.how,
+            saved_by=self.loaded.manifest.members,
+            exchanged=self.start.exchanged,
+            regrouped=None if self.regrouped is None else self.regrouped.summary,
+        )
+
+    def tell(self, member: int, before: str | None) -> None:
+        """Logs it; see `Session.restore` for `before`."""
+        skipped = self.start.skipped
+        logger.log(
+            logging.DEBUG if before is None else logging.INFO,
+            "%sContinuing from %s: %s (the newest that verified%s). Input: %s.",
+            before or "",
+            self.start.name,
+            self.position,
+            f"; not used: {'; '.join(skipped)}" if skipped else "",
+            self.how,
+        )
+        if self.regrouped is not None:
+            logger.warning("%s", self.regrouped.summary)
+            treated = ", ".join(f"{count} {how}" for how, count in sorted(self.regrouped.treatment.items()))
+            logger.info("Variables restored on other replicas: %s.", treated)
+        if self.loaded.substituted_from is not None:
+            logger.warning(
+                "NOT exact: worker %d was killed before it had written its own part of %s. Its metrics, "
+                "BatchNormalization statistics, seeds, random state and callbacks are those of worker %d.",
+                member,
+                self.start.name,
+                self.loaded.substituted_from,
+            )
