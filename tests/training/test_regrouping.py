@@ -171,7 +171,7 @@ def test_each_replica_of_each_worker_gets_its_own_value(model_state: ModelState)
         metric = np.array(7 * (1 - own.member), np.int32)
         local = {"metric@0": metric, "state@0": number, "keras/global_seed@0": number}
         workers.append(replace(own, local=local))
-    checkpoint = replace(checkpoint, tensors={}, workers=tuple(workers))
+    checkpoint = replace(checkpoint, values=WorkerValues(), workers=tuple(workers))
     setup = replace(ALONE, workers=2, replicas=4)
     values = [
         regrouped(TWO_REPLICAS_HERE, checkpoint, setup, member).loaded.values.local for member in range(2)

@@ -109,7 +109,7 @@ def save(
 
 def kernel(store: LocalStore) -> Array:
     (info,) = committed(store)
-    return load(store, info, 0, 1).tensors["kernel"]
+    return load(store, info, 0, 1).values.whole["kernel"]
 
 
 @pytest.mark.parametrize(

@@ -269,17 +269,9 @@ class Session:
     ) -> float:
         """Takes over the checkpoint that the workers agreed on, and says so; returns how many seconds that took.
 
-        What Keras and the other callbacks will reset or touch before the first step is restored again then.
-
-        Args:
-            start: What the workers agreed on; there is a checkpoint.
-            events: Where to write what was restored.
-            all_go: See `Saved.all_go`.
-            before: What to say in front of the line that tells from where; None to leave that line out, as nothing will
-                be trained.
-
-        Raises:
-            CorruptCheckpoint: All checksums are right, but it is not what such a fit has saved.
+        What Keras and the other callbacks will reset or touch before the first step is restored again then. The log
+        line begins with `before`; there is none if that is None, as nothing will be trained. Raises
+        `CorruptCheckpoint` if all checksums are right, but it is not what such a fit has saved.
         """
         assert start.restored is not None
         began = time.time()
