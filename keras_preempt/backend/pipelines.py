@@ -40,13 +40,13 @@ _WITHOUT_PIPELINES: dict[str, Any] = {
     "pipelines_of": lambda data: [],
     "reshuffles_while_drawn": lambda dataset: False,
 }
-"""What may be asked where the program has not imported TensorFlow."""
+"""The answers where the program has not imported TensorFlow; all others yield nothing."""
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
     if sys.modules.get("tensorflow") is None:  # With None in its place, an import raises ModuleNotFoundError.
-        return _WITHOUT_PIPELINES[name]
+        return _WITHOUT_PIPELINES.get(name, lambda *_: ())
     module = "reshuffling" if name in _OF_RESHUFFLING else "datasets"
     return getattr(import_module(f"keras_preempt.backend.tensorflow.{module}"), name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import keras
 import pytest
 
 import keras_preempt
-from keras_preempt.backend import seam
+from keras_preempt.backend import pipelines, seam
 from keras_preempt.backend.place import NO_WORKERS, Place
 from tests.backend.programs import python
 
@@ -88,6 +89,17 @@ def test_a_backend_that_overrides_nothing_is_one_process_that_trains_by_itself()
     variable = keras.Variable(1.0)
     assert seam.Variables().parts(None, variable) == (variable,)
     assert seam.Variables().pieces(variable) is None
+
+
+def test_a_program_without_tensorflow_has_no_pipelines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    assert pipelines.pipelines_of(object()) == []
+    assert pipelines.iterator_state(object()) is None
+    assert pipelines.never_has_state(object())
+    assert not any(map(pipelines.keeps_an_order, pipelines.pipelines_of(object())))
+    assert not any(map(pipelines.reshuffles_while_drawn, pipelines.pipelines_of(object())))
+    assert list(pipelines.shuffle_buffers(object())) == []
+    assert list(pipelines.sources(object())) == []
 
 
 _CONSTRUCT = """
