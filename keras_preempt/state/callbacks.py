@@ -45,7 +45,7 @@ from keras_preempt.state.callback_code import (
     may_be_trainable,
     variables_in,
 )
-from keras_preempt.state.component import Component, Moment, Saved
+from keras_preempt.state.component import Component, RestoreMoment, StoredState
 from keras_preempt.state.lost_state import missed_by, unkept
 
 logger = logging.getLogger("keras_preempt")
@@ -332,9 +332,9 @@ class Callbacks(Component):
         values.whole.update({name: values.local.pop(name) for name in sorted(shared & values.local.keys())})
         return fields
 
-    def restore(self, saved: Saved, moment: Moment) -> None:
+    def restore(self, saved: StoredState, moment: RestoreMoment) -> None:
         state, arrays = saved.state, saved.arrays
-        if moment is Moment.BEGIN:
+        if moment is RestoreMoment.BEGIN:
             self._states.restore_files(state["callbacks"], arrays)
             return
         for difference in self._states.restore(state["callbacks"], arrays):

@@ -19,7 +19,7 @@ from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.worker_values import WorkerValues
 
 
-class Moment(enum.Enum):
+class RestoreMoment(enum.Enum):
     """When a component is restored."""
 
     BEGIN = "as fit begins, and the workers have agreed on a checkpoint"
@@ -28,13 +28,13 @@ class Moment(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Saved:
+class StoredState:
     """A checkpoint, as one worker restores it.
 
     Attributes:
         position: Where training stood.
         state: What the components returned as JSON data.
-        values: The variables and the arrays of the components; after `Moment.BEGIN` only those that are restored again.
+        values: The variables and the arrays of the components; after `RestoreMoment.BEGIN` only those that are restored again.
         all_go: Asks the other workers whether all of them can restore their input in a way, given in words.
     """
 
@@ -44,7 +44,7 @@ class Saved:
     all_go: Callable[[str], bool]
 
     @classmethod
-    def of(cls, loaded: Loaded, all_go: Callable[[str], bool]) -> Saved:
+    def of(cls, loaded: Loaded, all_go: Callable[[str], bool]) -> StoredState:
         where = loaded.manifest.position
         position = Position(int(where["epoch"]), where["phase"], int(where["batch"]), where["step"])
         return cls(position, dict(loaded.state), loaded.values, all_go)
@@ -78,7 +78,7 @@ class Component:
         """
         raise NotImplementedError
 
-    def restore(self, saved: Saved, moment: Moment) -> None:
+    def restore(self, saved: StoredState, moment: RestoreMoment) -> None:
         raise NotImplementedError
 
 

@@ -38,7 +38,7 @@ from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.process.words import counted, size_in_words
 from keras_preempt.state import grain, plain, py_dataset, randomness
-from keras_preempt.state.component import Component, Moment, Saved
+from keras_preempt.state.component import Component, RestoreMoment, StoredState
 from keras_preempt.state.drawing import check_length, draw, drawn_again
 from keras_preempt.state.input_exactness import drew_globally, has_python_code
 from keras_preempt.state.input_size import StateLimit, expected_seconds, limit_of, too_much
@@ -134,7 +134,7 @@ def restore(
         captured: From `capture`.
         arrays: The arrays beside it.
         batch: The step of the epoch to continue with; None if the position is not inside an epoch's training.
-        shuffles: Those of the fit. They are not back where they stood afterwards: see `Saved.drawing`.
+        shuffles: Those of the fit. They are not back where they stood afterwards: see `StoredState.drawing`.
         all_go: Tells the other workers which way this one would go, and returns whether all of them go that way. Every
             worker asks, if anything was drawn. A replay draws from what a strategy has distributed, and the workers of
             some do that in step: one that draws while another goes on from a state would wait for it.
@@ -288,8 +288,8 @@ class Input(Component):
     def capture(self, phase: str, values: WorkerValues) -> dict[str, Any]:
         return {"input": capture(self._feed, self._place, values.local, inside=phase == "train")}
 
-    def restore(self, saved: Saved, moment: Moment) -> None:
-        if moment is not Moment.BEGIN:
+    def restore(self, saved: StoredState, moment: RestoreMoment) -> None:
+        if moment is not RestoreMoment.BEGIN:
             return
         began = time.time()
         phase, batch = saved.position.phase, saved.position.batch

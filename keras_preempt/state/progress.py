@@ -9,7 +9,7 @@ import keras
 from keras_preempt.backend.keras.running_fit import RunningFit
 from keras_preempt.checkpoint.other_workers import SETUP, Setup
 from keras_preempt.checkpoint.worker_values import WorkerValues
-from keras_preempt.state.component import Component, Moment, Saved
+from keras_preempt.state.component import Component, RestoreMoment, StoredState
 
 
 class Progress(Component):
@@ -24,7 +24,7 @@ class Progress(Component):
         stopped = phase == "end" and self._model.stop_training
         return {SETUP: self._setup.to_json(), "stopped": bool(stopped)}
 
-    def restore(self, saved: Saved, moment: Moment) -> None:
-        if moment is Moment.BEGIN:
+    def restore(self, saved: StoredState, moment: RestoreMoment) -> None:
+        if moment is RestoreMoment.BEGIN:
             epoch = saved.position.epoch
             self._fit.start_at(max(epoch, self._fit.epochs) if saved.state["stopped"] else epoch)

@@ -11,7 +11,7 @@ import numpy as np
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state import plain
-from keras_preempt.state.component import Component, Moment, Saved
+from keras_preempt.state.component import Component, RestoreMoment, StoredState
 
 
 def capture(arrays: dict[str, Array]) -> dict[str, Any]:
@@ -39,8 +39,8 @@ class Randomness(Component):
     def capture(self, phase: str, values: WorkerValues) -> dict[str, Any]:
         return {"random": capture(values.local)}
 
-    def restore(self, saved: Saved, moment: Moment) -> None:
-        if moment is not Moment.BEGIN:
+    def restore(self, saved: StoredState, moment: RestoreMoment) -> None:
+        if moment is not RestoreMoment.BEGIN:
             restore(saved.state["random"], saved.arrays)
 
 

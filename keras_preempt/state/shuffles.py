@@ -14,7 +14,7 @@ from typing import Any
 
 from keras_preempt.backend import pipelines
 from keras_preempt.checkpoint.worker_values import WorkerValues
-from keras_preempt.state.component import Component, Moment, Saved
+from keras_preempt.state.component import Component, RestoreMoment, StoredState
 
 logger = logging.getLogger("keras_preempt")
 
@@ -52,8 +52,8 @@ class Shuffles(Component):
     def capture(self, phase: str, values: WorkerValues) -> dict[str, Any]:
         return {"shuffle_seeds": self.seeds()}
 
-    def restore(self, saved: Saved, moment: Moment) -> None:
-        if moment is not Moment.BEGIN:
+    def restore(self, saved: StoredState, moment: RestoreMoment) -> None:
+        if moment is not RestoreMoment.BEGIN:
             self.go_to(saved.state.get("shuffles"), drawing=saved.drawing)
         elif not self.are_like(saved.state.get("shuffle_seeds")):
             logger.warning(

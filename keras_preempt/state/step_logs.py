@@ -17,7 +17,7 @@ from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state import plain
-from keras_preempt.state.component import Component, Moment, Saved
+from keras_preempt.state.component import Component, RestoreMoment, StoredState
 
 
 class StepLogs(Component):
@@ -40,8 +40,8 @@ class StepLogs(Component):
             "epoch_logs": capture(of_epoch, values.local, "epoch_logs"),
         }
 
-    def restore(self, saved: Saved, moment: Moment) -> None:
-        if moment is not Moment.BEGIN:
+    def restore(self, saved: StoredState, moment: RestoreMoment) -> None:
+        if moment is not RestoreMoment.BEGIN:
             return
         self.restored = restore(saved.state["logs"], saved.arrays)
         of_epoch = restore(saved.state.get("epoch_logs"), saved.arrays)  # Absent before release 0.2.

@@ -21,7 +21,7 @@ from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state import inputs
 from keras_preempt.state.callback_code import HookCode
 from keras_preempt.state.callbacks import CHANGES_WEIGHTS, CallbackStates
-from keras_preempt.state.component import Component, Moment, Saved
+from keras_preempt.state.component import Component, RestoreMoment, StoredState
 from keras_preempt.state.input_exactness import shown_by_validation
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Counts, Shuffles
@@ -126,9 +126,9 @@ class Validations(Component):
             "shuffles": self._counts_before if inside else self._shuffles.counts(),
         }
 
-    def restore(self, saved: Saved, moment: Moment) -> None:
+    def restore(self, saved: StoredState, moment: RestoreMoment) -> None:
         """Also from an earlier release, which noted less."""
-        if moment is not Moment.BEGIN:
+        if moment is not RestoreMoment.BEGIN:
             return
         state = saved.state
         made = int(state["evaluation_iterators"])

@@ -15,7 +15,7 @@ from keras_preempt.agreement.messages import Position
 from keras_preempt.backend.tensorflow import datasets
 from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state import input_size, inputs
-from keras_preempt.state.component import Saved
+from keras_preempt.state.component import StoredState
 from keras_preempt.state.shuffles import Shuffles
 from tests.state.test_inputs import PIPELINES, N, begin, captured, feed_of, numbers, run, saves_of
 
@@ -31,7 +31,7 @@ def strategy() -> tf.distribute.Strategy:
 
 def is_drawing(state: Any, batch: int | None) -> bool:
     position = Position(0, "epoch" if batch is None else "train", batch or 0, 0)
-    return Saved(position, {"input": state}, WorkerValues(), lambda way: True).drawing
+    return StoredState(position, {"input": state}, WorkerValues(), lambda way: True).drawing
 
 
 @pytest.mark.parametrize(

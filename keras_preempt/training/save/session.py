@@ -24,7 +24,7 @@ from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.report.events import EventLog
 from keras_preempt.state import inputs, py_dataset, step_logs
 from keras_preempt.state.callbacks import Callbacks, CallbackStates
-from keras_preempt.state.component import Component, Moment, Saved, captured
+from keras_preempt.state.component import Component, RestoreMoment, StoredState, captured
 from keras_preempt.state.handover import unclaimed
 from keras_preempt.state.input_exactness import input_exactness, shown_by_epoch
 from keras_preempt.state.input_size import StateLimit
@@ -97,7 +97,7 @@ class Session:
             Progress(model, fit, setup),
         ]
         self._before_validation: Content | None = None
-        self._resume: Saved | None = None
+        self._resume: StoredState | None = None
         self.restored_name = ""
         self.restored_logs: Mapping[str, Any] | None = None
         self._checked = False
@@ -279,8 +279,8 @@ class Session:
             loaded, regrouped = regrouped_for(
                 start.restored, self._model_state, self._fit.feed, self._member, self._setup
             )
-            saved = Saved.of(loaded, all_go)
-            self._restore(saved, Moment.BEGIN)
+            saved = StoredState.of(loaded, all_go)
+            self._restore(saved, RestoreMoment.BEGIN)
             self._resume = replace(saved, values=self._kept(saved.values))
         except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
             raise CorruptCheckpoint(start.name, f"a state of another structure ({error!r})") from error
@@ -303,9 +303,9 @@ class Session:
             self._complete()
         return seconds
 
-    def _restore(self, saved: Saved, moment: Moment) -> None:
+    def _restore(self, saved: StoredState, moment: RestoreMoment) -> None:
         # Keras has just reset the metrics for an epoch that begins.
-        left_out = ("metrics/",) if moment is Moment.EPOCH_BEGINS else ()
+        left_out = ("metrics/",) if moment is RestoreMoment.EPOCH_BEGINS else ()
         self._model_state.restore(saved.values.select(lambda name, _: not name.startswith(left_out)))
         for component in reversed(self._components):
             component.restore(saved, moment)
@@ -322,7 +322,7 @@ class Session:
         self.callbacks.attributes.begin()
         if self._resume is not None:
             with explained(RESTORING):
-                self._restore(self._resume, Moment.EPOCH_BEGINS)
+                self._restore(self._resume, RestoreMoment.EPOCH_BEGINS)
         elif not self._model_state.complete and not self._fit.step_logs():
             self._names_watched = True
             self._model_state.watch_names()
@@ -339,7 +339,7 @@ class Session:
         resumed, self._resume = self._resume, None
         if resumed is not None and resumed.position.phase in ("train", "validation"):
             with explained(RESTORING):
-                self._restore(resumed, Moment.EPOCH_BEGUN)
+                self._restore(resumed, RestoreMoment.EPOCH_BEGUN)
         else:
             py_dataset.begin_epoch(self._fit.feed)
 
@@ -370,7 +370,7 @@ class Session:
                 "A later fit with the same validation data is not exact: it reshuffles while it is drawn, and this "
                 "fit, which had ended, draws nothing. Make a dataset for each fit."
             )
-        self._restore(self._resume, Moment.EPOCH_BEGUN)
+        self._restore(self._resume, RestoreMoment.EPOCH_BEGUN)
         self._resume = None
         self._nothing_trained = True
         # Keras has done so once before this hook, with averages of weights for one; that is to stay.
