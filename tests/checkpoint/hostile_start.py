@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from keras_preempt.agreement.coordinator import LocalCoordinator
-from keras_preempt.training.save.agreed import Start
+from keras_preempt.training.save.resuming import Start
 from keras_preempt.training.start.handshake import Handshake
 from keras_preempt.training.start.startup import Startup
 from tests.checkpoint.fuzz_targets import Targets

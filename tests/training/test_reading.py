@@ -22,7 +22,7 @@ from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Moved, uncounted
 from keras_preempt.process.environment import RESTORE
-from keras_preempt.training.save.agreed import Start
+from keras_preempt.training.save.resuming import Start
 from keras_preempt.training.start import handshake
 from keras_preempt.training.start.reading_ahead import reading_ahead
 from keras_preempt.training.start.startup import Share, Startup, reads_together

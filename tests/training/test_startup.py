@@ -15,7 +15,7 @@ from keras_preempt.checkpoint.errors import CheckpointError, StoreUnavailable
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Moved, uncounted
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exit_status_of
-from keras_preempt.training.save.agreed import Start
+from keras_preempt.training.save.resuming import Start
 from keras_preempt.training.start import handshake, startup
 from keras_preempt.training.start.handshake import StartError, WorkerMissing
 from keras_preempt.training.start.startup import Startup

@@ -9,9 +9,27 @@ from keras_preempt.agreement.messages import Position
 from keras_preempt.checkpoint.reader import Loaded
 from keras_preempt.report.events import EventLog
 from keras_preempt.state.regrouping import Regrouped
-from keras_preempt.training.save.agreed import Start
 
 logger = logging.getLogger("keras_preempt")
+
+
+@dataclass(frozen=True)
+class Start:
+    """What the workers began with.
+
+    Attributes:
+        incarnation: The number of this start of the run, from 1.
+        restored: The checkpoint to continue from, as this worker reads it, or None for a new run.
+        name: The folder of that checkpoint; "" for a new run.
+        skipped: Newer checkpoints that could not be used, each with the reason.
+        exchanged: Whether the workers have read it together.
+    """
+
+    incarnation: int
+    restored: Loaded | None
+    name: str
+    skipped: tuple[str, ...]
+    exchanged: bool = False
 
 
 @dataclass(frozen=True)

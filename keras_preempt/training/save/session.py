@@ -36,7 +36,6 @@ from keras_preempt.state.shuffles import Shuffles
 from keras_preempt.state.step_logs import StepLogs
 from keras_preempt.state.validations import Validations
 from keras_preempt.training.leave.start_errors import CAPTURING, RESTORING, explained
-from keras_preempt.training.save.agreed import Start
 from keras_preempt.training.save.promise import (
     Promise,
     doubts_of_step,
@@ -44,7 +43,7 @@ from keras_preempt.training.save.promise import (
     promise,
     tell,
 )
-from keras_preempt.training.save.resuming import Restored
+from keras_preempt.training.save.resuming import Restored, Start
 from keras_preempt.training.save.save_content import Content
 from keras_preempt.training.save.snapshots import SnapshotTaker
 from keras_preempt.training.save.step_count import StepCount

@@ -47,8 +47,7 @@ from keras_preempt.training.run.participant import Ending, Participant
 from keras_preempt.training.run.runtime import Runtime
 from keras_preempt.training.run.several_fits import FitSlot, is_news, take_notices
 from keras_preempt.training.save import requests
-from keras_preempt.training.save.agreed import Start
-from keras_preempt.training.save.resuming import resumed_from
+from keras_preempt.training.save.resuming import Start, resumed_from
 from keras_preempt.training.save.saver import Saver
 from keras_preempt.training.save.saves import Saves
 from keras_preempt.training.save.schedule import Interval, Schedule

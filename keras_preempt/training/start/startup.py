@@ -36,7 +36,7 @@ from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process import environment
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_with
 from keras_preempt.training.leave.propagation import tell_loss
-from keras_preempt.training.save.agreed import Start
+from keras_preempt.training.save.resuming import Start
 from keras_preempt.training.start.handshake import Handshake, StartError
 
 logger = logging.getLogger("keras_preempt")
