@@ -34,7 +34,7 @@ class StoredState:
     Attributes:
         position: Where training stood.
         state: What the components returned as JSON data.
-        values: The variables and the arrays of the components; after `RestoreMoment.BEGIN` only those that are restored again.
+        values: The variables and the arrays of the components; after `RestoreMoment.BEGIN` only what is restored again.
         all_go: Asks the other workers whether all of them can restore their input in a way, given in words.
     """
 
