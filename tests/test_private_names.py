@@ -69,6 +69,7 @@ def _reached_by_name(tree: ast.Module) -> list[str]:
         and node.func.id in ("getattr", "setattr", "hasattr", "delattr")
         and isinstance(node.args[1], ast.Constant)
         and str(node.args[1].value).startswith("_")
+        and not str(node.args[1].value).startswith("__")
         and ast.unparse(node.args[0]) not in ("self", "cls")
         and (ast.unparse(node.args[0]), node.args[1].value) not in _OF_PYTHON
     ]
