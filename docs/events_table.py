@@ -6,6 +6,7 @@ Run `python docs/events_table.py` after a change of `keras_preempt/report/event.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,25 +18,44 @@ from keras_preempt.report.event import ANY, SCHEMA, Field
 
 
 def table() -> str:
-    """Returns a table of the kinds, and a list of the fields of each."""
+    """Returns a table of the kinds, and a list of the fields: those of several kinds first, then those of each."""
     lines = ["| event | when |", "|---|---|"]
     lines += [
         f"| `{kind}` | {row.when}{'' if row.loops else ' (`fit` only)'} |" for kind, row in SCHEMA.items()
     ]
     lines.append(
-        "| `gone` | the process has ended, with its exit status; only in the files, by `run` and `drill` |"
+        "| `gone` | the process has ended, with its status; only in the files, by `run` and `drill` |"
     )
-    parts = ["\n".join(lines), "Any event may also have:\n\n" + _fields(ANY)]
-    parts += [f"### {kind}\n\n{_fields(row.fields)}" for kind, row in SCHEMA.items()]
-    return "\n\n".join(parts)
+    used = Counter((name, field.meaning) for row in SCHEMA.values() for name, field in row.fields.items())
+    shared: dict[str, Field] = {}
+    listed = []
+    for kind, row in SCHEMA.items():
+        own, common = {}, []
+        for name, field in row.fields.items():
+            if used[name, field.meaning] > 1 and shared.setdefault(name, field).meaning == field.meaning:
+                common.append(f"`{name}`" if field.always else f"`{name}` or not")
+            else:
+                own[name] = field
+        heading = ", ".join([f"- **{kind}**", *common])
+        listed.append("\n".join([heading, *(f"    {line}" for line in _fields(own))]))
+    return "\n\n".join(
+        [
+            "\n".join(lines),
+            "### Fields",
+            "In several events:",
+            "\n".join(_fields({**ANY, **shared})),
+            "Of each event: the names of these that it has, and its own:",
+            "\n".join(listed),
+        ]
+    )
 
 
-def _fields(fields: Mapping[str, Field]) -> str:
+def _fields(fields: Mapping[str, Field]) -> list[str]:
     lines = []
     for name, field in fields.items():
         types = " or ".join(field.type.split(" | "))
         lines.append(f"- `{name}` ({types}{'' if field.always else ', or absent'}): {field.meaning}")
-    return "\n".join(lines)
+    return lines
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// A filter above the tables of tested-combinations.md: by words, by how they train, and by verdict.
+// A filter above the lists and tables of tested-combinations.md: by words, by how they train, and by verdict.
 "use strict";
 
 (() => {
@@ -35,12 +35,22 @@
 
   function start(place) {
     const tables = [...place.querySelectorAll("table")];
-    const rows = tables.flatMap((table) => [...table.tBodies[0].rows]);
-    const verdicts = new Map(rows.map((row) => [row, verdictsOf(row.cells[1].textContent)]));
-    for (const [row, found] of verdicts) {
-      const different = new Set(found.values());
+    const [legend, ...lists] = [...place.querySelectorAll("h2 + ul")].reverse();
+    const reasons = new Map([...legend.children].map((item) => [item.querySelector("strong").textContent, item]));
+    const verdicts = new Map();
+    const texts = new Map();
+    for (const row of tables.flatMap((table) => [...table.tBodies[0].rows])) {
+      verdicts.set(row, verdictsOf(row.cells[1].textContent));
+      const letters = [...row.cells[2].querySelectorAll("a")].map((link) => link.textContent);
+      texts.set(row, [row, ...letters.map((letter) => reasons.get(letter))].map((each) => each.textContent).join(" "));
+      const different = new Set(verdicts.get(row).values());
       if (different.size === 1) row.cells[1].dataset.verdict = [...different][0];
     }
+    for (const item of lists.flatMap((list) => [...list.children])) {
+      verdicts.set(item, verdictsOf("exact"));
+      texts.set(item, item.textContent);
+    }
+    const rows = [...verdicts.keys()];
     const words = element("input", { type: "search", placeholder: "shuffle, GAN, LoRA …" });
     const column = select("any", COLUMNS.map((column) => [column, column]));
     const verdict = select("any", VERDICTS.map(([name, , label]) => [name, label]));
@@ -50,29 +60,29 @@
       const wanted = words.value.toLowerCase().split(/\s+/).filter(Boolean);
       let shown = 0;
       for (const row of rows) {
-        const text = row.textContent.toLowerCase();
+        const text = texts.get(row).toLowerCase();
         const trained = verdicts.get(row);
         const each = column.value ? [trained.get(column.value) || ""] : [...trained.values()];
         const fits = each.some((one) => (verdict.value ? one === verdict.value : one || !column.value));
         row.hidden = !(fits && wanted.every((word) => text.includes(word)));
         shown += !row.hidden;
       }
-      for (const table of tables) {
-        const none = [...table.tBodies[0].rows].every((row) => row.hidden);
-        const whole = table.closest(".md-typeset__scrollwrap") || table;
-        whole.hidden = none;
-        const heading = headings.get(table);
-        if (heading) heading.hidden = none;
+      for (const [heading, parts] of sections) {
+        for (const part of parts) {
+          const items = part.tBodies ? [...part.tBodies[0].rows] : [...part.children];
+          (part.closest(".md-typeset__scrollwrap") || part).hidden = items.every((item) => item.hidden);
+        }
+        heading.hidden = parts.every((part) => (part.closest(".md-typeset__scrollwrap") || part).hidden);
       }
       found.value = `${shown} of ${rows.length} combinations`;
     }
 
-    const headings = new Map();
-    let last = null;
-    for (const each of place.querySelectorAll("h2, table")) {
-      if (each.tagName === "H2") last = each;
-      else headings.set(each, last);
+    const sections = new Map();
+    for (const each of place.querySelectorAll("h2, h2 + ul, table")) {
+      if (each.tagName === "H2") sections.set(each, []);
+      else if (each !== legend) [...sections.values()].at(-1).push(each);
     }
+    for (const [heading, parts] of sections) if (!parts.length) sections.delete(heading);
     const form = element(
       "form",
       { className: "filter" },
@@ -83,7 +93,7 @@
     );
     form.addEventListener("input", filter);
     form.addEventListener("submit", (event) => event.preventDefault());
-    const first = headings.get(tables[0]);
+    const [first] = sections.keys();
     first.parentNode.insertBefore(form, first);
     filter();
   }

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from string import ascii_uppercase
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
@@ -50,8 +55,24 @@ def verdict_on(way: Way, strategy: str | None) -> tuple[str, str | None]:
     raise TypeError(f"Expected a verdict. Received: {verdict!r}.")
 
 
-def row(way: Way) -> str:
-    """Returns a row: what is trained, the verdict with the columns that differ from the others, and why."""
+@dataclass(frozen=True)
+class Row:
+    """What is trained, the verdict with the columns that differ from the others, and why."""
+
+    shown: str
+    verdict: str
+    reasons: tuple[str, ...]
+
+    def line(self, letters: Mapping[str, str]) -> str:
+        """Returns the row: a reason of several rows is a letter of the legend."""
+        coded = [f"[{letters[each]}](#legend)" for each in self.reasons if each in letters]
+        own = [each for each in self.reasons if each not in letters]
+        cells = [self.shown, self.verdict, " ".join(filter(None, [", ".join(coded), *own]))]
+        return "| " + " | ".join(each.replace("|", "\\|") for each in cells) + " |"
+
+
+def row(way: Way) -> Row:
+    """Returns the row of a way."""
     columns: dict[str, list[str]] = {}
     reasons: dict[str, None] = {}
     for strategy, column in COLUMNS:
@@ -67,17 +88,24 @@ def row(way: Way) -> str:
         parts.append(
             word if most else "not on JAX" if word == "not on JAX" else f"{', '.join(where)}: {word}"
         )
-    cells = [way.shown, "; ".join(parts), " ".join(reasons)]
-    return "| " + " | ".join(each.replace("|", "\\|") for each in cells) + " |"
+    return Row(way.shown, "; ".join(parts), tuple(reasons))
 
 
 def tables() -> str:
-    """Returns all tables as Markdown."""
+    """Returns for each heading a list of what is exact everywhere and a table of the rest; then the legend."""
+    rows = {heading: [row(way) for way in ways(modules)] for heading, modules in TABLES.items()}
+    used = Counter(reason for each in chain(*rows.values()) for reason in each.reasons)
+    letters = dict(
+        zip((reason for reason, times in used.items() if times > 1), ascii_uppercase, strict=False)
+    )
     parts = []
-    for heading, modules in TABLES.items():
-        lines = [f"## {heading}", "", "| trained | verdict | condition or reason |", "|---|---|---|"]
-        parts.append("\n".join([*lines, *map(row, ways(modules))]))
-    return "\n\n".join(parts)
+    for heading, found in rows.items():
+        listed = [f"- {each.shown}" for each in found if each.verdict == "exact"]
+        rest = [each.line(letters) for each in found if each.verdict != "exact"]
+        table = ["| trained | verdict | condition or reason |", "|---|---|---|", *rest]
+        parts.append("\n".join([f"## {heading}", "", *listed, "", *table]))
+    legend = [f"- **{letter}**: {reason}" for reason, letter in letters.items()]
+    return "\n\n".join([*parts, "## Legend", "\n".join(legend)])
 
 
 if __name__ == "__main__":

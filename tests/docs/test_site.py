@@ -208,7 +208,7 @@ def test_the_tables_of_the_gallery_have_no_long_cell_but_the_first_two() -> None
 def test_the_script_of_the_filter_knows_every_column_and_verdict_of_the_tested_combinations() -> None:
     script = (DOCS / "filter.js").read_text()
     rows = [row for row in rows_of("tested-combinations") if row[0] != "trained"]
-    assert len(rows) > 100
+    assert len(rows) > 50
     for row in rows:
         for part in row[1].split("; "):
             columns, _, verdict = part.rpartition(": ")

@@ -274,7 +274,7 @@ WAYS = (
     ),
     Way(
         "own-swap-denied",
-        "the same with changes_weights_in_validation = False, preempted in the first validation",
+        "your own callback that denies it by changes_weights_in_validation = False, preempted in a validation",
         lambda run: _own_swap(run, hidden=True),
         everywhere(
             Warned("what it changed is saved as the weights", r"changes_weights_in_validation", at_once=True)

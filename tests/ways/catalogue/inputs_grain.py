@@ -116,7 +116,7 @@ WAYS = (
         grain_loader(workers=2),
         {
             ONE: KerasFails(
-                "what it converts batches with cannot be sent to other processes",
+                "its converter of batches cannot be pickled",
                 "maximum recursion depth exceeded",
             )
         },

@@ -160,12 +160,12 @@ WAYS = (
     ),
     Way(
         "own-optimizers-unbuilt",
-        "the same, with optimizers that nothing has built before `fit`",
+        "such a GAN, with optimizers that nothing has built before `fit`",
         partial(_adversarial, built=False),
         {
             ONE: Exact(),
             MIRRORED: KerasFails(
-                "what an optimizer makes within a replica's step cannot be used in it",
+                "variables that an optimizer creates within a replica's step cannot be used in it",
                 "must feed a value for placeholder",
             ),
             WORKERS: Exact(),
