@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from keras_preempt.process.words import counted, some
 from keras_preempt.report.account import Account
 from keras_preempt.report.wording import clock, ended, length, lost, percent, step_range
-from keras_preempt.report.worker_run import MEANINGS
+from keras_preempt.report.worker_run import MEANINGS, UNREPORTED, End
 
 _MOST_WORKERS = 4
 """The most workers that get a column each."""
@@ -175,13 +175,20 @@ def saves(account: Account) -> Table:
 FORMAT = 1
 """Raised when a field changes its meaning or goes; new fields may come at any time."""
 
+_IN_JSON = {UNREPORTED: "untold", End.SILENT.value: "ended without a word"}
+"""What people read under another name than programs, which keep the name that they know."""
+
+
+def _in_json(name: str) -> str:
+    return _IN_JSON.get(name, name)
+
 
 def account_as_json(account: Account, directory: str) -> dict[str, Any]:
     """Returns the account as JSON data; times are seconds since 1970, lengths of time seconds."""
     return {
         "format": FORMAT,
         "directory": directory,
-        "state": account.starts[-1].end.value,
+        "state": _in_json(account.starts[-1].end.value),
         "began": account.began,
         "ended": account.ended,
         "step": account.step,
@@ -198,7 +205,7 @@ def account_as_json(account: Account, directory: str) -> dict[str, Any]:
                 "ended": start.ended,
                 "workers": [worker.member for worker in start.workers],
                 "workers_expected": start.members,
-                "end": start.end.value,
+                "end": _in_json(start.end.value),
                 "why": start.why,
                 "first_step": start.first_step,
                 "last_step": start.last_step,
@@ -221,8 +228,8 @@ def account_as_json(account: Account, directory: str) -> dict[str, Any]:
                 "wall": worker.wall,
                 "useful": worker.useful,
                 "goodput": worker.goodput,
-                "seconds": {what: spent for what in MEANINGS if (spent := worker.seconds(what))},
-                "spans": [dict(vars(span)) for span in worker.spans],
+                "seconds": {_in_json(what): spent for what in MEANINGS if (spent := worker.seconds(what))},
+                "spans": [{**vars(span), "what": _in_json(span.what)} for span in worker.spans],
             }
             for worker in account.workers
         ],

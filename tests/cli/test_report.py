@@ -95,6 +95,16 @@ def test_everything_that_matters_is_printed_and_json_holds_all_and_adds_up(made:
     assert told["missing"] == []
 
 
+def test_programs_know_the_time_without_a_recorded_end_as_untold(made: Made, run: Run) -> None:
+    story = Story(launcher=False).begin().train(9, 9.0).save().train(5, 5.0)
+    directory = made(story.pause(3.0).begin(restored=10).finish())
+    assert "unreported" in printed(run, directory)
+    (worker,) = json.loads(printed(run, directory, "--json"))["workers"]
+    assert "untold" in worker["seconds"]
+    assert "untold" in [span["what"] for span in worker["spans"]]
+    assert sum(worker["seconds"].values()) == pytest.approx(worker["wall"])
+
+
 def test_a_start_whose_clock_is_behind_is_reported_with_the_others(made: Made, run: Run) -> None:
     told = json.loads(printed(run, made(preempted().clock_behind(120.0, 2)), "--json"))
     assert (told["state"], told["step"], told["steps_lost"]) == ("finished", 21, 0)
@@ -199,6 +209,10 @@ def test_a_run_without_an_end_can_be_declared_over(
     assert "w0: no end is recorded" in printed(run, directory)
     out = printed(run, directory, "--over")
     assert "ended without reporting" in out
+    told = json.loads(printed(run, directory, "--over", "--json"))
+    assert (
+        told["state"] == told["starts"][-1]["end"] == "ended without a word"
+    )  # Programs know it by this name.
     assert lost in out
 
 
