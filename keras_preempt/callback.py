@@ -16,7 +16,7 @@ from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.staging import check_staging_dir
-from keras_preempt.drilled import hooks, places
+from keras_preempt.drilled import hooks
 from keras_preempt.notices.termination import TerminationConfig, check_no_arguments
 from keras_preempt.process import log
 from keras_preempt.report.delivery import OnEvent, check_on_event
@@ -98,7 +98,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         retention = Retention(max_to_keep, keep_every)
         if termination is not None and not isinstance(termination, TerminationConfig):
             raise ValueError(f"Expected termination to be a TerminationConfig. Received: {termination!r}.")
-        store = open_store(places.replaced(directory), staging_dir=staging_dir)
+        store = open_store(hooks.replaced(directory), staging_dir=staging_dir)
         config = termination or TerminationConfig()
         check_no_arguments("save_fn", config.save_fn)
         look = interval(save_on_request, store)

@@ -22,6 +22,7 @@ ROOMS_OF_A_FIT = {
     "backend",
     "callback",
     "checkpoint",
+    "drilled",  # Its door, see below.
     "notices",
     "process",
     "report",
@@ -41,5 +42,7 @@ def test_a_fit_with_checkpoints_in_a_directory_imports_only_what_it_needs() -> N
     assert others - {"keras_preempt"} <= {"rich", "google_crc32c"}
     rooms = {name.split(".")[1] for name in added if name.startswith("keras_preempt.")}
     assert rooms == ROOMS_OF_A_FIT
+    drilled = {name for name in added if name.startswith("keras_preempt.drilled")}
+    assert drilled == {"keras_preempt.drilled", "keras_preempt.drilled.hooks"}
     gcs = [name for name in added if name.startswith("keras_preempt.checkpoint.storage.gcs")]
     assert gcs == []

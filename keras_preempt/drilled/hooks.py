@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,23 @@ if TYPE_CHECKING:
     from keras_preempt.training.run.runtime import Runtime
     from keras_preempt.training.save.saves import Saves
     from keras_preempt.training.save.session import Session
+
+# Names are relative to where the process was started: one that changes to another folder for each fit means
+# different directories by the same words, and a drill may run each of its runs in a copy of the working directory.
+_started_in: str | None = None
+with contextlib.suppress(OSError):
+    _started_in = os.getcwd()
+
+
+def replaced(directory: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Returns the directory that a callback uses instead of the one that it was given; that one outside a drill."""
+    wanted = os.environ.get(environment.DIRECTORY) or directory
+    root = os.environ.get(environment.DRILL_DIRECTORY)
+    if not root or not isinstance(wanted, (str, os.PathLike)):
+        return wanted
+    from keras_preempt.drilled import places
+
+    return places.replaced(wanted, root, _started_in)
 
 
 def for_fit(member: int, key: str, session: Session, saves: Saves, runtime: Runtime) -> Hook:

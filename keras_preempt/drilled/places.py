@@ -7,7 +7,6 @@ So a directory below the drill's is named after the script's own, and not after 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
@@ -17,21 +16,11 @@ from keras_preempt.process import environment
 _LONGEST = 40
 """Characters of the user's own name that a place keeps, for people who look at it."""
 
-# Names are relative to where the process was started: one that changes to another folder for each fit means
-# different directories by the same words, and a drill may run each of its runs in a copy of the working directory.
-_started_in: str | None = None
-with contextlib.suppress(OSError):
-    _started_in = os.getcwd()
-
 _given: dict[str, str] = {}
 
 
-def replaced(directory: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Returns the directory that a callback uses instead of the one that it was given; that one outside a drill."""
-    wanted = os.environ.get(environment.DIRECTORY) or directory
-    root = os.environ.get(environment.DRILL_DIRECTORY)
-    if not root or not isinstance(wanted, (str, os.PathLike)):
-        return wanted
+def replaced(wanted: str | os.PathLike[str], root: str, started_in: str | None) -> str | os.PathLike[str]:
+    """Returns the directory below the drill's that is used instead of a script's own, relative to `started_in`."""
     text = os.fspath(wanted)
     if not isinstance(text, str) or not text.strip() or "\0" in text:
         return wanted  # Refused with the words of whoever checks it.
@@ -39,8 +28,8 @@ def replaced(directory: str | os.PathLike[str]) -> str | os.PathLike[str]:
         name = text.rstrip("/")
     else:
         name = os.path.realpath(os.path.expanduser(text))
-        if _started_in is not None and name.startswith(f"{os.path.realpath(_started_in)}{os.sep}"):
-            name = os.path.relpath(name, os.path.realpath(_started_in))
+        if started_in is not None and name.startswith(f"{os.path.realpath(started_in)}{os.sep}"):
+            name = os.path.relpath(name, os.path.realpath(started_in))
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name.rpartition("/")[2]).strip(".-")[:_LONGEST] or "run"
     place = f"{readable}-{hashlib.sha256(name.encode(errors='surrogateescape')).hexdigest()[:8]}"
     _given[place] = text

@@ -131,7 +131,7 @@ def _run(request: dict[str, Any]) -> None:
             sys.stdout.reconfigure(line_buffering="PYTHONUNBUFFERED" in os.environ or os.isatty(1))
     random.seed()
     numpy.random.seed()
-    for module in (failpoints, places):  # What they read when they are imported was the server's.
+    for module in (failpoints, hooks):  # What they read when they are imported was the server's.
         importlib.reload(module)
     sys.argv = [request["script"], *request["args"]]
     sys.path[0] = os.path.dirname(request["script"])
@@ -153,7 +153,7 @@ if __name__ == "__main__":
     import keras_preempt.handler
     from keras_preempt.backend import seam
     from keras_preempt.checkpoint import failpoints
-    from keras_preempt.drilled import places
+    from keras_preempt.drilled import hooks
 
     _imported = (google.cloud.storage, keras, keras_preempt, numpy, seam.backend(), tensorflow)
     gc.freeze()  # Jobs leave the pages of what is imported shared.

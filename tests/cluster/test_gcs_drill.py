@@ -11,7 +11,7 @@ import pytest
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli.main import main
 from keras_preempt.cluster import supervisor
-from keras_preempt.drilled import places
+from keras_preempt.drilled import hooks
 from keras_preempt.process import environment
 from keras_preempt.report import events
 from keras_preempt.testing import FakeGcs, Faults
@@ -48,7 +48,7 @@ def test_two_workers_preempted_over_a_faulty_bucket_end_bit_identical(
     drilled: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(environment.DRILL_DIRECTORY, "gs://bucket/drill/preempted")
-    preempted = str(places.replaced(NAMED))
+    preempted = str(hooks.replaced(NAMED))
     monkeypatch.delenv(environment.DRILL_DIRECTORY)
     place = preempted.rpartition("/")[2]
     with FakeGcs(buckets=("bucket",), faults=Faults(seed=8, rate=0.1, kinds=KINDS)) as gcs:

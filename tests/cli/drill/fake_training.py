@@ -29,7 +29,7 @@ from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.values import Value
 from keras_preempt.checkpoint.writer import WorkerShare, write_part
-from keras_preempt.drilled import places
+from keras_preempt.drilled import hooks, places
 from keras_preempt.drilled.rehearsal import Drill
 from keras_preempt.drilled.step_record import Begun, StepRecord
 from keras_preempt.report.events import EventLog, log_name
@@ -75,7 +75,7 @@ def claimed(store: Store, launched: int) -> int:
 def fit(directory: str, number: int) -> None:
     """One fit of the script, from where it was left; does not return if it is preempted."""
     global events, first, incarnation, history, record, saves, saving, step, store, weights, counter, drill
-    place = str(places.replaced(directory))
+    place = str(hooks.replaced(directory))
     store = open_store(place if number == 1 else f"{place}/fit-{number:05d}")
     store.prepare()
     weights, counter, history, step = np.zeros(6, np.float32), np.array(member), [], 0
