@@ -48,14 +48,9 @@ timeouts_of_this_try: ContextVar[Timeouts | None] = ContextVar("timeouts_of_this
 
 
 class Budget:
-    """The time that one call has left.
+    """The time that one call has left: at most `seconds`, and until the monotonic `deadline` if there is one.
 
-    Args:
-        seconds: What it may take if nothing else limits it.
-        deadline: Returns the monotonic seconds at which everything must be over, None for no such moment; asked
-            again and again, since a notice may come while the call is under way.
-        clock: Returns monotonic seconds.
-        wait: Waits for a number of seconds.
+    The deadline is asked for again and again, since a notice may come while the call is under way.
     """
 
     def __init__(
@@ -73,11 +68,6 @@ class Budget:
         begun = clock()
         self._first_end = begun + LAST_CHANCE
         self._end = begun + seconds
-
-    @classmethod
-    def for_transfer(cls, size: int, deadline: Callable[[], float | None] = lambda: None) -> Budget:
-        """Returns the budget of a call that moves `size` bytes."""
-        return cls(METADATA_SECONDS + size / SLOWEST_TRANSFER, deadline)
 
     def ending_before(self, seconds: float) -> Budget:
         """Returns a budget that ends `seconds` before this one does."""
@@ -100,10 +90,9 @@ class Budget:
         return max(left, self._first_end - time_now, 0.0)
 
     def timeout(self, payload: int = 0) -> Timeouts:
-        """Returns the timeouts of a request that is made now.
+        """Returns the timeouts of a request that is made now and sends `payload` bytes.
 
-        The first also limits the sending of a request's whole body, because that is the timeout that urllib3
-        leaves on the socket while it sends; so it grows with the `payload` in bytes.
+        The first also limits the sending of the whole body: urllib3 leaves it on the socket while it sends.
         """
         left = max(self.left, LAST_CHANCE)
         if payload:
@@ -111,7 +100,7 @@ class Budget:
         return min(_CONNECT, left / 3), min(_READ, left / 3)
 
     def pauses(self, payload: int = 0) -> Iterator[bool]:
-        """Waits before each further try of a request with so many bytes, and yields True; ends when there is no time.
+        """Waits before each further try of a request with so many bytes, and yields True, while there is time.
 
         The pauses are random, growing, and cut where the last try has to begin.
         """
@@ -131,15 +120,11 @@ class Budget:
         *,
         expected: type = object,
     ) -> Retry:
-        """Returns a retry policy of which all requests of a call share what is left.
+        """Returns a retry policy under which all requests of a call share what is left.
 
-        The library wraps each request of an upload separately, and a policy of its own would restart its time with
-        every chunk. Which failures are worth another try, the library decides.
-
-        Args:
-            payload: Bytes that a request sends.
-            on_failure: Told of each failure that another try may follow.
-            expected: What a request returns; anything else comes from somebody else, and it is tried again.
+        The library wraps each request of an upload separately, and its own policy would restart its time with every
+        chunk. The library decides which failures are worth another try. A request that returns no `expected` was
+        answered by something other than the service, and is tried again.
         """
 
         def within_budget(request: Callable[..., Any]) -> Callable[..., Any]:
@@ -158,7 +143,7 @@ class Budget:
                 finally:
                     timeouts_of_this_try.reset(token)
 
-            # The library neither sleeps nor gives up: both is done here.
+            # The library neither sleeps nor gives up: both are done here.
             policy = DEFAULT_RETRY.with_timeout(None).with_delay(initial=0.0, maximum=0.0)
             wrapped: Callable[..., Any] = policy(attempt, on_error=before_another_try)
             return wrapped
@@ -166,14 +151,14 @@ class Budget:
         return within_budget
 
     def retry_each(self) -> Retry:
-        """Returns a policy like that of `retry`, which gives each request of a series all the time of a call."""
+        """Like `retry`, but gives each request of a series all the time of a call."""
         return lambda request: Budget(
             self._seconds, self._deadline, clock=self._clock, wait=self._wait
         ).retry(expected=dict)(request)
 
 
 def _answer_of(request: Callable[[], Any], expected: type) -> Any:
-    """Makes failures that pass, and that the library takes for final, those of a connection, which it tries again."""
+    """Turns passing failures that the library takes for final into connection errors, which it retries."""
     try:
         answer = request()
     except requests.JSONDecodeError as error:

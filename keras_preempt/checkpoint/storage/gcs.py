@@ -15,13 +15,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from io import BytesIO
-from typing import IO, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import google_crc32c
 
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge
 from keras_preempt.checkpoint.storage import gcs_client
-from keras_preempt.checkpoint.storage.budget import Budget
+from keras_preempt.checkpoint.storage.budget import METADATA_SECONDS, SLOWEST_TRANSFER, Budget
 from keras_preempt.checkpoint.storage.gcs_client import GcsBucket, GcsPlace, ObjectInfo
 from keras_preempt.checkpoint.storage.gcs_connections import Connections
 from keras_preempt.checkpoint.storage.gcs_transfer import file_size, get, get_bytes, put
@@ -53,16 +53,10 @@ _IN_MEMORY = 4 << 20  # bytes; a smaller file is read without a detour over the 
 
 
 class GcsStore(Store):
-    """Files below a prefix of a bucket.
+    """Files below ``gs://bucket/prefix``, or in a whole bucket.
 
-    Args:
-        url: ``gs://bucket/prefix``; the prefix may be missing.
-        staging_dir: Where to stage files, on local disk; None for the system's temporary directory.
-        connect: Returns the `google.cloud.storage.Client` to use; called at the first call.
-        connections: How many transfers there may be at a time.
-
-    Raises:
-        ValueError: `url` names no place in a bucket, or there is no connection.
+    `staging_dir` is on local disk; None for the system's temporary directory. `connect` returns the
+    `google.cloud.storage.Client`, at the first call. There are at most `connections` transfers at a time.
     """
 
     def __init__(
@@ -95,7 +89,7 @@ class GcsStore(Store):
 
     @deadline.setter
     def deadline(self, deadline: float | None) -> None:
-        self._connections.deadline = deadline
+        self._connections.keep_to(deadline)
 
     def file_size(self, total: int) -> int:
         return file_size(total, self._most)
@@ -116,8 +110,10 @@ class GcsStore(Store):
         budget = Budget(_PROOF_SECONDS, lambda: self.deadline)
         # One that could not be deleted is used again: otherwise each start would leave one.
         left: list[ObjectInfo] = []
-        not_listed = _failure(lambda: left.extend(bucket.list(place.temporary("probe-"), budget)))
-        probe = left[0].name if left else place.temporary(f"probe-{secrets.token_hex(8)}")
+        probe = place.object_of(f"probe-{secrets.token_hex(8)}", temporary=True)
+        of_others = place.object_of("probe-", temporary=True)
+        not_listed = _failure(lambda: left.extend(bucket.list(of_others, budget)))
+        probe = left[0].name if left else probe
         info: ObjectInfo | None = None
         failed: StoreUnavailable | None = None
         try:
@@ -178,21 +174,22 @@ class GcsStore(Store):
         except BaseException:
             file.close()
             raise
-        sending = (name, target, file, writer.size, writer.crc32c, moved)
-        if overlap is None:
-            self._send(*sending)
-        else:
-            overlap.add(self._threads().submit(self._send, *sending), file.close)
 
-    def _send(self, name: str, target: str, file: IO[bytes], size: int, crc32c: int, moved: Moved) -> None:
-        with file, self._named(name):
-            put(self._bucket, target, file, size, crc32c, self._budget(size), moved)
+        def send() -> None:
+            with file, self._named(name):
+                budget = self._budget(writer.size)
+                put(self._bucket, target, file, writer.size, writer.crc32c, budget, moved)
+
+        if overlap is None:
+            send()
+        else:
+            overlap.under_way[self._threads().submit(send)] = file.close
 
     def overlapped(self) -> AbstractContextManager[None]:
         return self._overlaps.block(Overlap(self._most))
 
     def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
-        """Fetches the whole file and compares it with its sum; one that was just looked at is read as it was then.
+        """Fetches the whole file and checks its sum; a file that `stat` has just seen is read as it was then.
 
         Raises `CorruptCheckpoint` if several downloads differed from what is stored.
         """
@@ -286,7 +283,7 @@ class GcsStore(Store):
                 stack.callback(log.close)
 
     def _budget(self, size: int = 0) -> Budget:
-        return Budget.for_transfer(size, lambda: self.deadline)
+        return Budget(METADATA_SECONDS + size / SLOWEST_TRANSFER, lambda: self.deadline)
 
     def _stage(self) -> StagingDirectory:
         with self._lock:
@@ -317,5 +314,5 @@ def _failure(operation: Callable[[], object]) -> StoreUnavailable | None:
     except StoreUnavailable as error:
         return error
     except NotFound:  # Another process, which had used the same object, has removed it.
-        return None
+        pass
     return None

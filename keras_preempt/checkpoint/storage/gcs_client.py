@@ -16,8 +16,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
-from types import ModuleType
 from typing import Any
 
 from google.api_core import exceptions as api
@@ -41,13 +39,7 @@ _CLIENT = ("google.", "requests", "urllib3")
 class GcsPlace:
     """A prefix of a bucket, given as ``gs://bucket/prefix`` or ``gs://bucket``, and the objects that hold its files.
 
-    Attributes:
-        url: The place as it was given.
-        bucket: The name of the bucket.
-        prefix: What the names of all objects begin with: empty, or ending with '/'.
-
-    Raises:
-        ValueError: `url` names no place in a bucket.
+    `prefix` is empty, or ends with '/'. Raises ValueError if `url` names no place in a bucket.
     """
 
     def __init__(self, url: str) -> None:
@@ -69,20 +61,13 @@ class GcsPlace:
                 ) from error
         self.key = f"gs://{self.bucket}/{self.prefix}".rstrip("/")
 
-    def object_of(self, name: str) -> str:
-        """Returns the name of a file's object; raises `UnsafeName` also if it is too long with the prefix."""
-        return self._joined(check_name(name), name)
-
-    def temporary(self, name: str) -> str:
-        """Returns the name of an object that no listing shows."""
-        return self._joined(TEMPORARY_PREFIX + name, name)
-
     def folder_of(self, prefix: str) -> str:
         """Returns what the objects below a prefix begin with."""
         return self.prefix if prefix == "" else f"{self.object_of(prefix)}/"
 
-    def _joined(self, last: str, name: str) -> str:
-        target = self.prefix + last
+    def object_of(self, name: str, *, temporary: bool = False) -> str:
+        """Returns the name of a file's object, or of one that no listing shows; raises `UnsafeName`."""
+        target = self.prefix + (TEMPORARY_PREFIX + name if temporary else check_name(name))
         if len(target.encode()) > _LONGEST_NAME:
             raise UnsafeName(
                 f"Expected a name of at most {_LONGEST_NAME} bytes with the prefix of {self.url}. Received: "
@@ -93,7 +78,7 @@ class GcsPlace:
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """An object as it was seen; `generation` is the number of this content of the name."""
+    """An object as it was seen; `generation` is the number of its content."""
 
     name: str
     size: int
@@ -107,14 +92,7 @@ Names = list[str]
 
 
 class GcsBucket:
-    """Calls on one bucket.
-
-    Args:
-        name: The bucket.
-        url: How a user names the place, for messages.
-        connect: Makes the client; called once, at the first call.
-        connections: What the client connects with.
-    """
+    """Calls on one bucket; `url` is how a user names the place, for messages."""
 
     def __init__(self, name: str, url: str, connect: Callable[[], Any], connections: Connections) -> None:
         self._name = name
@@ -130,7 +108,7 @@ class GcsBucket:
         return "Google Cloud Storage" if client is None else str(client.api_endpoint)
 
     def stat(self, name: str, budget: Budget) -> ObjectInfo:
-        """Looks at an object. Raises `NotFound`."""
+        """Raises `NotFound`."""
         blob = self.reload(name, budget)
         if blob is None:
             raise NotFound(name, self.url)
@@ -138,7 +116,7 @@ class GcsBucket:
             return info_of(blob)
 
     def reload(self, name: str, budget: Budget) -> Any:
-        """Returns the client's handle of an object with what the service tells of it; None if there is none."""
+        """Returns the client's handle of an object with its metadata; None if there is no such object."""
         with self.explained(f"read {name!r}"):
             blob = self.blob(name)
             try:
@@ -155,10 +133,10 @@ class GcsBucket:
             return [info_of(blob) for blob in self._pages(prefix, None, budget)]
 
     def folders(self, prefix: str, budget: Budget) -> Names:
-        """Lists what comes after `prefix` in names, up to the next '/'; those of folders end with it."""
+        """Lists what follows `prefix` in names, up to the next '/'; folders end with it."""
         with self.explained(f"list {prefix!r}"):
             pages = self._pages(prefix, "/", budget)
-            names = [blob.name for blob in pages]
+            names = [blob.name for blob in pages]  # Before `prefixes`, which the pages bring.
             return [str(name)[len(prefix) :] for name in (*names, *pages.prefixes)]
 
     def _pages(self, prefix: str, delimiter: str | None, budget: Budget) -> Any:
@@ -235,7 +213,7 @@ def connect() -> Any:
 
 
 def info_of(blob: Any) -> ObjectInfo:
-    """Returns what the client's handle of an object knows; raises `EmptyAnswer` if it lacks what each object has."""
+    """Returns what the client's handle of an object knows; raises `EmptyAnswer` if size or generation is missing."""
     crc32c = None if blob.crc32c is None else int.from_bytes(base64.b64decode(blob.crc32c), "big")
     size = blob.size
     if size is None and crc32c == 0:
@@ -249,26 +227,18 @@ def info_of(blob: Any) -> ObjectInfo:
 def keep_randomness_apart() -> None:
     """Gives the modules of the client that are loaded by now a random generator of their own.
 
-    The client waits for random times between two tries, and separates the parts of an upload by a random text. It
-    draws both from Python's global generator, which belongs to the training: its state is saved and restored, and a run
-    over a network with a hiccup must see the same numbers as one without.
+    The client draws from Python's global generator for pauses between tries and for the boundary of an upload's parts.
+    That generator belongs to the training: its state is saved and restored, and a hiccup of the network must not change
+    the numbers that a run sees.
     """
-    own = _second_module()
     for name, module in list(sys.modules.items()):
-        if (
-            name.startswith(_CLIENT)
-            and isinstance(module, ModuleType)
-            and vars(module).get("random") is random
-        ):
-            module.random = own  # type: ignore[attr-defined]
+        if name.startswith(_CLIENT) and getattr(module, "__dict__", {}).get("random") is random:
+            module.random = _own_random  # type: ignore[attr-defined]
 
 
-@cache
-def _second_module() -> ModuleType:
-    """Python's module `random` once more: everything in it is there, and the hidden generator is another one."""
-    spec = importlib.util.spec_from_file_location("keras_preempt_random", random.__file__)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+# Python's module `random` once more: with everything in it, but another hidden generator.
+_spec = importlib.util.spec_from_file_location("keras_preempt_random", random.__file__)
+assert _spec is not None
+assert _spec.loader is not None
+_own_random = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_own_random)

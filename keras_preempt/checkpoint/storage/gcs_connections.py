@@ -35,18 +35,14 @@ _BYTES_ACKED = (
 
 
 class Connections(requests.adapters.HTTPAdapter):
-    """The connections of a `requests` session, none of which outlasts the deadline.
+    """The connections of a `requests` session, none of which outlasts the `deadline`, in monotonic seconds.
 
-    Without a deadline there is no thread that watches them.
-
-    Args:
-        most: Connections that are kept open.
-        clock: Returns monotonic seconds.
+    Without a deadline there is no thread that watches them. At most `most` are kept open.
     """
 
     def __init__(self, most: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._deadline: float | None = None
+        self.deadline: float | None = None
         self._lock = threading.Lock()
         self._this_thread = threading.local()
         self._opened: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -54,15 +50,10 @@ class Connections(requests.adapters.HTTPAdapter):
         self._watch_ends = threading.Event()  # one for each thread
         super().__init__(pool_maxsize=most)
 
-    @property
-    def deadline(self) -> float | None:
-        """Monotonic seconds by which everything must be over; None for no such moment."""
-        return self._deadline
-
-    @deadline.setter
-    def deadline(self, deadline: float | None) -> None:
+    def keep_to(self, deadline: float | None) -> None:
+        """Sets the monotonic seconds by which everything must be over; None for no such moment."""
         with self._lock:
-            self._deadline = deadline
+            self.deadline = deadline
             if deadline is not None and self._watch is None:
                 self._watch_ends = threading.Event()
                 self._watch = started(self._cut_silent, "keras_preempt-gcs-watch", self._watch_ends)
@@ -85,7 +76,7 @@ class Connections(requests.adapters.HTTPAdapter):
         return manager
 
     def _pools(self) -> dict[str, Any]:
-        """Returns urllib3's classes of pools, by scheme, whose connections are known from when they are opened."""
+        """Returns urllib3's pool classes by scheme, changed to register each connection that they open."""
 
         def known(pool: Any) -> Any:
             kind = pool.ConnectionCls
@@ -110,11 +101,11 @@ class Connections(requests.adapters.HTTPAdapter):
         cert: Any = None,
         proxies: Any = None,
     ) -> requests.Response:
-        """Sends a request with no longer timeouts than its budget and the deadline allow; called by `requests`."""
+        """Sends a request with timeouts that its budget and the deadline allow; called by `requests`."""
         connect, read = timeout if isinstance(timeout, tuple) else (timeout, timeout)
         limits = [timeouts_of_this_try.get()]
-        if self._deadline is not None:
-            left = self._deadline - self._clock()
+        if self.deadline is not None:
+            left = self.deadline - self._clock()
             # The first limits the sending of the whole body too, during which the watch detects silence.
             limits.append((max(left, LAST_CHANCE), _patience(left)))
         for limit in limits:
@@ -122,7 +113,8 @@ class Connections(requests.adapters.HTTPAdapter):
                 connect = limit[0] if connect is None else min(connect, limit[0])
                 read = limit[1] if read is None else min(read, limit[1])
         response = super().send(request, stream, (connect, read), verify, cert, proxies)
-        self._this_thread.refusal = gcs_errors.told_by(response) if response.status_code == 401 else None
+        refused = response.status_code == 401
+        self._this_thread.refusal = gcs_errors.told_by(response, response.text) if refused else None
         return response
 
     def refusal(self) -> str | None:
@@ -133,7 +125,7 @@ class Connections(requests.adapters.HTTPAdapter):
         moved: dict[int, tuple[int, float]] = {}  # by descriptor: bytes so far, and since when no more
         while not ends.wait(_POLL):
             with self._lock:
-                deadline, now = self._deadline, self._clock()
+                deadline, now = self.deadline, self._clock()
                 # What is still under way a moment after the deadline has had its last chance.
                 is_over = deadline is None or now > deadline + LAST_CHANCE
                 if is_over:
@@ -157,7 +149,7 @@ class Connections(requests.adapters.HTTPAdapter):
 
 
 def _patience(left: float) -> float:
-    """Returns how many seconds of silence to bear if so many are left."""
+    """Returns how many seconds of silence to accept if so many are left."""
     return max(left / 3, LAST_CHANCE)
 
 

@@ -69,7 +69,7 @@ def cause_of(error: BaseException) -> BaseException:
 def token_may_come(error: auth.GoogleAuthError) -> bool:
     """Returns whether a token that could not be had may be had later.
 
-    Of answers of a server of tokens the client says whether they pass; of a metadata server it gives the answer alone.
+    For a token server the client says so itself; for a metadata server it only gives the answer.
     """
     if getattr(error, "retryable", False):  # since google-auth 2.9
         return True
@@ -81,7 +81,7 @@ def token_may_come(error: auth.GoogleAuthError) -> bool:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Returns whether a call that failed so may succeed when it is made again."""
+    """Returns whether the failed call may succeed when it is made again."""
     error = cause_of(error)
     if isinstance(error, auth.GoogleAuthError):
         return token_may_come(error)
@@ -90,7 +90,7 @@ def is_passing(error: BaseException) -> bool:
 
 
 def may_have_happened(error: BaseException) -> bool:
-    """Returns whether a write that failed so may have taken effect nevertheless."""
+    """Returns whether the failed write may have taken effect nevertheless."""
     cause = cause_of(error)
     no_connection = isinstance(cause, requests.ConnectTimeout) or isinstance(
         _reason(cause), (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
@@ -99,7 +99,7 @@ def may_have_happened(error: BaseException) -> bool:
 
 
 def may_still_happen(error: BaseException) -> bool:
-    """Returns whether a write that failed so may take effect at any later moment: the service has not answered it."""
+    """Returns whether the failed write may still take effect later: the service has not answered it."""
     error = cause_of(error)
     if not may_have_happened(error) or isinstance(error, DataCorruption):
         return False
@@ -131,8 +131,8 @@ def unavailable(
 ) -> StoreUnavailable:
     """Returns the error to raise for what the client has raised while `doing` something, such as "create 'run.json'".
 
-    `refused` is what the server has answered with 401 last, if it has: then the client asks for a new token, and raises
-    only what became of that.
+    `refused` is the text of a last answer with status 401: the client then asks for a new token, and raises only what
+    became of that.
     """
     error = cause_of(error)
     status, message = status_of(error), _message(error).strip().rstrip(".")
@@ -146,24 +146,19 @@ def unavailable(
 
 def _message(error: BaseException) -> str:
     if isinstance(error, api.GoogleAPICallError):
-        return _told(error.response) or str(error.message)
+        return told_by(error.response, error.message)
     if isinstance(error, InvalidResponse):
-        return _told(error.response) or str(error.response.text)
+        return told_by(error.response, error.response.text)
     return _CONNECTION.sub("", str(_reason(error))) or type(error).__name__
 
 
-def told_by(response: requests.Response) -> str:
-    """Returns what an answer that is an error says."""
-    return (_told(response) or str(response.text)).strip().rstrip(".")
-
-
-def _told(response: Any) -> str:
-    """Returns the sentence in an answer that is an error; nothing if the service has told none."""
+def told_by(response: Any, otherwise: object) -> str:
+    """Returns the sentence in an answer that is an error, or another text if it has none."""
     try:
-        document = response.json()
-        return str(document["error"]["message"])
+        told = str(response.json()["error"]["message"])
     except (AttributeError, ValueError, KeyError, TypeError):  # no answer at all, no JSON, or some other JSON
-        return ""
+        told = ""
+    return (told or str(otherwise)).strip().rstrip(".")
 
 
 def _reason(error: BaseException) -> BaseException:

@@ -20,7 +20,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from io import BytesIO
-from typing import IO, Any
+from typing import IO
 
 import google_crc32c
 import requests
@@ -184,17 +184,16 @@ class _Put:
             raise WriteUncertain(
                 f"{why} Nor can it be read, so it is not known whether it is stored."
             ) from error
-        if info is None or self._is_own(blob, info):
-            return info
-        raise AlreadyExists(self._name, self._bucket.url)
-
-    def _is_own(self, blob: Any, info: ObjectInfo) -> bool:
+        if info is None:
+            return None
         token = (blob.metadata or {}).get(_TOKEN)
-        return (token, info.size, info.crc32c) == (self._token, self._size, self._crc32c)
+        if (token, info.size, info.crc32c) != (self._token, self._size, self._crc32c):
+            raise AlreadyExists(self._name, self._bucket.url)
+        return info
 
 
 class _Sending:
-    """The content of an upload, which the client reads request by request: each time when the last one has arrived."""
+    """The content of an upload; the client reads each request's part of it once the part before has arrived."""
 
     def __init__(self, content: IO[bytes], moved: Moved) -> None:
         self._content = content
@@ -207,7 +206,7 @@ class _Sending:
         return self._content.read(size)
 
     def reached(self, position: int) -> None:
-        """Reports that all before `position` has arrived, and nothing behind it."""
+        """Reports that all before `position` has arrived, and nothing after it."""
         if position != self._arrived:
             self._moved(position - self._arrived)
             self._arrived = position

@@ -61,13 +61,9 @@ _PERMANENT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class LocalStore(Store):
-    """Files below one directory.
+    """Files below one directory, which need not exist before `prepare`; messages call it `shown`, or else `path`.
 
     Symbolic links inside the directory that lead out of it are refused; the directory itself may be one.
-
-    Args:
-        path: The directory; '~' is expanded. It need not exist before `prepare`.
-        shown: How messages call it; None for `path`.
     """
 
     path: Path  # without symbolic links
@@ -253,7 +249,7 @@ class LocalStore(Store):
             return FileLog(name, descriptor, partial(self._explained, name))
 
     def _check_still_there(self) -> None:
-        """Makes sure that a directory that has vanished is not made again: its content would not come back."""
+        """Keeps a directory that has vanished from being made again: its content would not come back."""
         if self._prepared and not self.path.is_dir():
             raise StoreUnavailable(
                 f"Expected the directory {self.url}, which was there before. Received: nothing of that name. Put it "
@@ -261,7 +257,7 @@ class LocalStore(Store):
             )
 
     def _resolve(self, name: str, *, follow: bool = True) -> Path:
-        """Returns where `name` lies, once it is sure that this is below the root."""
+        """Returns where `name` lies; raises `UnsafeName` if that is not below the root."""
         path = self.path / check_name(name)
         real = Path(os.path.realpath(path if follow else path.parent))
         if real != self.path and self.path not in real.parents:
@@ -272,13 +268,10 @@ class LocalStore(Store):
         return real if follow else real / path.name
 
     def _entries(self, prefix: str, path: Path) -> Iterable[os.DirEntry[str]]:
-        try:
-            with os.scandir(path) as entries:
-                return [entry for entry in entries if not entry.name.startswith(TEMPORARY_PREFIX)]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            raise self._error(prefix, error) from error
+        found: list[os.DirEntry[str]] = []
+        with self._explained(prefix, missing_is_error=False), os.scandir(path) as entries:
+            found = [entry for entry in entries if not entry.name.startswith(TEMPORARY_PREFIX)]
+        return found
 
     def _prune(self, folder: Path) -> None:
         """Removes `folder` and those above it while they are empty: an object store has no empty folders."""
@@ -297,14 +290,13 @@ class LocalStore(Store):
             if missing_is_error:
                 raise NotFound(name, self.url) from error
         except OSError as error:
-            raise self._error(name, error) from error
-
-    def _error(self, name: str, error: OSError) -> StoreUnavailable | UnsafeName:
-        if error.errno == errno.ELOOP:
-            return UnsafeName(
-                f"Expected {name!r} to lie in {self.url}. Received: symbolic links that lead in a circle. Remove them."
-            )
-        raises = StoreUnavailable if error.errno in _PERMANENT else CallFailed
-        return raises(
-            f"Expected to read and write {name!r} in {self.url}. Received: {error.strerror or error}. {advice(error)}"
-        )
+            if error.errno == errno.ELOOP:
+                raise UnsafeName(
+                    f"Expected {name!r} to lie in {self.url}. Received: symbolic links that lead in a circle. Remove "
+                    "them."
+                ) from error
+            raises = StoreUnavailable if error.errno in _PERMANENT else CallFailed
+            raise raises(
+                f"Expected to read and write {name!r} in {self.url}. Received: {error.strerror or error}. "
+                f"{advice(error)}"
+            ) from error

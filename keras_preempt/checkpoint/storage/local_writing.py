@@ -142,14 +142,10 @@ class BlockWriter:
 
 
 class UnfinishedFile:
-    """A file under a temporary name in its own folder; a `store.Writer`.
+    """A file under a temporary name in the folder of its future path, `target`; a `store.Writer`.
 
-    Args:
-        target: Its future path.
-        explained: Around every call of the system.
-        taken: Returns the error for a name that another file has by now.
-        blocks: Where its content is gathered, if it may be written later.
-        moved: Called with how much was handed over; all but a few blocks of it are on their way to the disk.
+    `taken` makes the error for a name that another file has by now. With `blocks` the content is gathered there and
+    written later; `moved` is then called with what was handed over, of which a few blocks still wait.
     """
 
     def __init__(
@@ -220,7 +216,7 @@ class Flushes(Overlap):
     def flush(self, file: UnfinishedFile) -> None:
         """Takes over a file that is completely written."""
         self._folders[file.target.parent] = file
-        self.add(self._pool.submit(file.finish), file.discard)
+        self.under_way[self._pool.submit(file.finish)] = file.discard
 
     def finish(self) -> None:
         """Returns when all files are durable, and their names too."""
@@ -235,7 +231,7 @@ class Flushes(Overlap):
 
 
 class CountedFile(io.FileIO):
-    """A file that is read in large pieces, each of which `moved` is told of; closes its descriptor."""
+    """A file that is read in large pieces, each reported to `moved`; closes its descriptor."""
 
     def __init__(self, descriptor: int, moved: Moved) -> None:
         super().__init__(descriptor, "rb")

@@ -27,7 +27,7 @@ BUCKETS: dict[str, OpenBucket] = {"gs": _open_gcs}
 
 
 def names_bucket(place: str) -> bool:
-    """Whether a text has the scheme of a bucket, also if `pathlib` has taken a slash out."""
+    """Whether a text has the scheme of a bucket, even if `pathlib` has taken a slash out."""
     scheme = _SCHEME.match(place)
     return scheme is not None and scheme[1].lower() in BUCKETS
 
@@ -38,16 +38,10 @@ def open_store(
     staging_dir: str | os.PathLike[str] | None = None,
     shown: str | None = None,
 ) -> Store:
-    """Returns the store that a directory argument names; touches no storage.
+    """Returns the store of a path or ``gs://bucket/prefix``; touches no storage. Raises ValueError for all else.
 
-    Args:
-        url: A local or shared path, or ``gs://bucket/prefix``.
-        staging_dir: A directory on local disk for files on their way to or from a bucket; None for the
-            system's temporary directory.
-        shown: How messages call a local directory; None for `url`.
-
-    Raises:
-        ValueError: It is empty, no path, no place in a bucket, or has a scheme that is not known.
+    `staging_dir` is on local disk, for files on their way to or from a bucket; None for the system's temporary
+    directory. `shown` is how messages call a local directory; None for `url`.
     """
     if not isinstance(url, (str, os.PathLike)):
         raise ValueError(

@@ -14,34 +14,31 @@ class Overlap:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._under_way: dict[Future[None], Callable[[], None]] = {}
+        self.under_way: dict[Future[None], Callable[[], None]] = {}
+        """What stores each written file, with what discards the file if that is given up before it begins."""
 
     def wait_for_room(self) -> None:
         """Waits until one more file may follow; raises the error of one that failed before."""
         while True:
-            for future in [future for future in self._under_way if future.done()]:
-                del self._under_way[future]
+            for future in [future for future in self.under_way if future.done()]:
+                del self.under_way[future]
                 future.result()
-            if len(self._under_way) < self._most:
+            if len(self.under_way) < self._most:
                 return
-            wait(self._under_way, return_when=FIRST_COMPLETED)
-
-    def add(self, storing: Future[None], discard: Callable[[], None]) -> None:
-        """Takes over a written file that `storing` stores; `discard` is called if that is given up before it begins."""
-        self._under_way[storing] = discard
+            wait(self.under_way, return_when=FIRST_COMPLETED)
 
     def finish(self) -> None:
         """Returns when all files are stored; raises the error of the first one that failed."""
-        for future in list(self._under_way):
+        for future in list(self.under_way):
             future.result()
-            del self._under_way[future]
+            del self.under_way[future]
 
     def abandon(self) -> None:
         """Gives up the files whose turn has not come; nothing will refer to the others."""
-        for future, discard in self._under_way.items():
+        for future, discard in self.under_way.items():
             if future.cancel():
                 discard()
-        self._under_way.clear()
+        self.under_way.clear()
 
 
 Each = TypeVar("Each", bound=Overlap)

@@ -34,13 +34,7 @@ LARGEST = 4 << 20
 
 
 class SegmentedLog(LineSink):
-    """The end of a log ``folder/name.jsonl``, whose segments are ``folder/name-0001.jsonl`` and so on.
-
-    Args:
-        store: Where the segments go.
-        name: The name of the log.
-        clock: Returns monotonic seconds.
-    """
+    """The end of a log ``folder/name.jsonl``, whose segments are ``folder/name-0001.jsonl`` and so on."""
 
     def __init__(self, store: Store, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -129,7 +123,7 @@ class SegmentedLog(LineSink):
         return len(data)
 
     def _settle(self) -> int:
-        """Returns how many bytes of the lines are in a segment of which it was not known whether it is stored.
+        """Finds out whether an uncertain segment is stored; returns how many bytes of the lines it holds.
 
         Stored twice, they would count twice.
         """

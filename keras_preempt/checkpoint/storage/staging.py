@@ -49,9 +49,8 @@ def check_staging_dir(value: object) -> None:
 class StagingDirectory:
     """A directory that belongs to this process alone, mode 0700, locked as long as the process lives.
 
-    Args:
-        root: An existing directory on a local disk to make it in; None for the system's temporary directory.
-        purpose: A word for its name.
+    It is made in `root`, an existing directory on a local disk, or else in the system's temporary directory. `purpose`
+    is a word for its name.
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None, *, purpose: str = "staging") -> None:
@@ -70,7 +69,7 @@ class StagingDirectory:
         _living.add(self)
 
     def needs(self, size: int) -> None:
-        """Raises `StoreUnavailable` unless files of `size` bytes fit."""
+        """Raises `StoreUnavailable` unless `size` bytes fit."""
         free = shutil.disk_usage(self.path).free
         if free < size:
             raise StoreUnavailable(
@@ -90,7 +89,7 @@ class StagingDirectory:
             ) from error
 
     def remove(self) -> None:
-        """Removes it with all its files; does nothing in a forked child, or a second time."""
+        """Does nothing in a forked child, or a second time."""
         self._finalizer()
 
     def __enter__(self) -> StagingDirectory:

@@ -115,29 +115,23 @@ class Store(ABC):
 
     All names are checked by `check_name`. A prefix is a name too, or '' for everything; it stands for what is
     below it ('a' for 'a/b', not for 'ab'). Every method may raise `StoreUnavailable` and `UnsafeName`.
-
-    Attributes:
-        url: How the user names the place, for messages.
-        key: The place itself: the same, however a user spells it.
-        deadline: Monotonic seconds by which every call should be over; None for no such moment. A store of local files
-            cannot cut a write short and pays no attention to it.
     """
 
-    url: str
-    key: str
+    url: str  # How the user names the place, for messages.
+    key: str  # The place itself: the same, however a user spells it.
+
     deadline: float | None = None
+    """Monotonic seconds by which every call should be over. A local store cannot cut a write short and ignores it."""
 
     path: Path | None = None
     """Where the files are as this machine sees them, absolute; None if they are in no file system. Looking at them
     again then costs a request."""
 
     poll_interval: tuple[float, float] = (0.2, 1.0)
-    """Seconds between two looks at what another worker is about to write: at first, and at the longest. A waiting
-    caller doubles the first up to the longest."""
+    """Seconds between two looks at what another worker is about to write: at first, doubled up to the second number."""
 
     shared_by_network = True
-    """Whether workers that read the same file share a network, or a limit of the storage, and slow each other down:
-    then one reads a file and gives it to the others."""
+    """Whether workers that read the same file slow each other down: then one reads it and gives it to the others."""
 
     logs_grow = False
     """Whether a log is one file that grows, and not a new file for each batch of its lines."""
@@ -148,7 +142,7 @@ class Store(ABC):
         return self.path is not None
 
     def beside(self, name: str) -> str:
-        """Returns where to keep files that are not the run's, as `open_store` takes it; no job uses that place.
+        """Returns a place for files that are not the run's, which no job uses, as `open_store` takes it.
 
         For ``gs://bucket/run`` it is ``gs://bucket/run.<name>``, for a directory a folder in it that listings omit.
         """
@@ -157,19 +151,15 @@ class Store(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Makes the place usable and makes sure that it can be written to.
-
-        The `StoreUnavailable` that it raises otherwise names the place and the cure.
-        """
+        """Makes the place usable; raises `StoreUnavailable`, with the cure, if it cannot be written to."""
 
     def check_access(self) -> Iterator[tuple[str, StoreUnavailable | None]]:
-        """Tries what a job must be permitted to do, and gives each operation with its error; None if it succeeded."""
+        """Tries what a job must be permitted to do; yields each operation with its error, None if it succeeded."""
         try:
             self.prepare()
+            yield "write", None
         except StoreUnavailable as error:
             yield "write", error
-        else:
-            yield "write", None
 
     @abstractmethod
     def check_space(self, size: int) -> None:
@@ -177,17 +167,11 @@ class Store(ABC):
 
     @abstractmethod
     def file_size(self, total: int) -> int:
-        """Returns how many bytes each file should have at most when `total` bytes are written one after the other.
-
-        Smaller files than the writer's own limit pay where several are transferred faster than one.
-        """
+        """Returns the most bytes for each file when `total` bytes are written: less where several at a time pay."""
 
     @abstractmethod
     def read(self, name: str, *, limit: int) -> bytes:
-        """Returns the whole of a small file.
-
-        Raises `NotFound`, and `TooLarge` above `limit` bytes, before memory is taken for it.
-        """
+        """Returns a small file. Raises `NotFound`, and `TooLarge` above `limit` bytes, before it takes memory."""
 
     @abstractmethod
     def create(self, name: str, data: bytes) -> FileInfo:
@@ -195,25 +179,23 @@ class Store(ABC):
 
     @abstractmethod
     def writer(self, name: str, moved: Moved = uncounted) -> AbstractContextManager[Writer]:
-        """Streams a file, which becomes durable and visible when the block ends without an exception.
+        """Streams a file, which becomes durable and visible when the block ends; after an error nothing of it is left.
 
-        After an exception nothing of it is left. Raises `AlreadyExists` like `create`. `moved` is called with how much
-        has gone to the storage, which may be later than it was written.
+        Raises `AlreadyExists`. `moved` may be called later than the data was written.
         """
 
     def overlapped(self) -> AbstractContextManager[None]:
         """Lets files that this thread writes with `writer` become durable later: at the end of this block.
 
-        Several are then on their way at once where the storage can do that. The block ends when all are durable;
-        it raises the error of a file that failed, unless a `writer` in it has raised that already.
+        It raises the error of a file that failed, unless a `writer` in it has raised that already.
         """
         return nullcontext()
 
     @abstractmethod
     def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
-        """Opens a file for reading from its beginning, with `readinto` too. Raises `NotFound`.
+        """Opens a file for reading, with `readinto` too; `moved` may be called before the data is read.
 
-        `moved` is called with how much has come from the storage, which may be earlier than it is read.
+        Raises `NotFound`.
         """
 
     def read_ahead(self, name: str) -> None:
@@ -222,11 +204,11 @@ class Store(ABC):
 
     @abstractmethod
     def stat(self, name: str) -> FileInfo:
-        """Returns what is known about a file. Raises `NotFound`."""
+        """Raises `NotFound`."""
 
     @abstractmethod
     def list(self, prefix: str) -> FileInfos:
-        """Returns all files below `prefix`, sorted by name; an empty list if there are none."""
+        """Returns all files below `prefix`, sorted by name."""
 
     @abstractmethod
     def children(self, prefix: str) -> Names:
@@ -234,7 +216,7 @@ class Store(ABC):
 
     @abstractmethod
     def delete(self, name: str) -> None:
-        """Removes a file. Raises `NotFound`."""
+        """Raises `NotFound`."""
 
     def delete_tree(self, prefix: str) -> None:
         """Removes everything below `prefix`, which must not be ''; what is gone already is no error."""
