@@ -72,11 +72,11 @@ def __getattr__(name: str) -> Any:
     # Imported on first use: the command line must not wait for TensorFlow.
     if name not in _HOMES and name not in _OF_BACKENDS:
         raise AttributeError(f"module 'keras_preempt' has no attribute {name!r}")
-    from keras_preempt.backend.requirements import check
+    from keras_preempt.backend.requirements import check_installed
     from keras_preempt.process import first_process
 
     first_process.hear_sigterm()  # Before Keras is imported, which takes seconds.
-    check()
+    check_installed()
     import keras
 
     backend = keras.backend.backend()

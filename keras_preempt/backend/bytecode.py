@@ -33,7 +33,7 @@ _ADDS = {"LOAD_FAST": 1, "STORE_FAST": -1, "BUILD_SLICE": -1, "BINARY_SUBSCR": -
 """What the parts of those add to the stack."""
 
 
-class Step(NamedTuple):
+class Instruction(NamedTuple):
     """One thing that code does.
 
     Attributes:
@@ -50,7 +50,7 @@ class Step(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def steps(code: CodeType) -> tuple[Step, ...]:
+def instructions(code: CodeType) -> tuple[Instruction, ...]:
     """Returns what code does, without code that is defined in it."""
     found = []
     line = 0
@@ -68,7 +68,7 @@ def steps(code: CodeType) -> tuple[Step, ...]:
             # A cell that is handed to an inner function, from Python 3.13 on: its value is not loaded.
             is_cell = part == "LOAD_FAST" and name in cells
             adds = _ADDS[part] if does in _BOTH else dis.stack_effect(each.opcode, each.arg, jump=False)
-            found.append(Step("LOAD_CLOSURE" if is_cell else part, str(name), line, adds))
+            found.append(Instruction("LOAD_CLOSURE" if is_cell else part, str(name), line, adds))
     return tuple(found)
 
 
@@ -85,10 +85,10 @@ def within(code: CodeType, *, classes: bool = True) -> Iterator[CodeType]:
         yield from within(each, classes=classes)
 
 
-def steps_within(code: CodeType, *, classes: bool = True) -> Iterator[Step]:
+def instructions_within(code: CodeType, *, classes: bool = True) -> Iterator[Instruction]:
     """Yields what code does, and all code that is defined in it."""
     for each in within(code, classes=classes):
-        yield from steps(each)
+        yield from instructions(each)
 
 
 def names_in(code: CodeType) -> set[str]:
@@ -102,4 +102,4 @@ def names_in(code: CodeType) -> set[str]:
 
 def stored_attributes(code: CodeType) -> set[str]:
     """Returns the attributes that code sets, and code that is defined in it, of any object."""
-    return {step.name for step in steps_within(code) if step.does == "STORE_ATTR"}
+    return {step.name for step in instructions_within(code) if step.does == "STORE_ATTR"}

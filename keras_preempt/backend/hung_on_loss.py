@@ -26,7 +26,7 @@ LAST_RESORT = 15.0
 """Seconds after that at which the process ends with status 1 and a traceback of all threads."""
 
 
-def end_process() -> None:
+def end_with_worker_lost() -> None:
     """Ends the process at once with the exit status of a lost worker."""
     with contextlib.suppress(Exception):  # The program's handlers may raise anything.
         logging.shutdown()
@@ -36,7 +36,7 @@ def end_process() -> None:
 class HungOnLoss:
     """A limit, in seconds, to how long training may hang after the workers are gone."""
 
-    def __init__(self, end: Callable[[], None] = end_process, patience: float = PATIENCE) -> None:
+    def __init__(self, end: Callable[[], None] = end_with_worker_lost, patience: float = PATIENCE) -> None:
         self._end = end
         self._patience = patience
         self._over = threading.Event()

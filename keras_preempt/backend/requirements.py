@@ -27,7 +27,7 @@ _INSTALL = {
 _warned: set[str] = set()
 
 
-def check() -> None:
+def check_installed() -> None:
     """Checks that Keras runs on a backend that this package works with, and that neither is too old.
 
     Warns once per process in the log of a version that is newer than the verified ones.

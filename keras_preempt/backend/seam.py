@@ -346,7 +346,7 @@ def backend() -> Backend:
     Raises:
         ImportError: This package does not work with it, or with the installed version of it.
     """
-    requirements.check()
+    requirements.check_installed()
     import keras
 
     return cast(Backend, import_module(_BACKENDS[keras.backend.backend()]).BACKEND)

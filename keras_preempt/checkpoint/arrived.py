@@ -13,6 +13,10 @@ from keras_preempt.checkpoint.layout import part_file
 from keras_preempt.checkpoint.manifest import Part, PartRef
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.values import check_cover
+from keras_preempt.process.words import some
+
+WORKERS_NAMED = 10
+"""How many workers a message names."""
 
 
 def read_parts(store: Store, directory: str, members: Sequence[int]) -> tuple[list[Part], list[PartRef]]:
@@ -71,7 +75,7 @@ def check_tensors(attempt: Attempt, parts: Sequence[Part]) -> None:
     for part in parts:
         if part.member not in attempt.writers and any(placed.box.flat for placed in part.boxes):
             raise CommitFailed(
-                f"Expected mirrored tensors only from the writers {some(sorted(attempt.writers))} of "
+                f"Expected mirrored tensors only from the writers {some(sorted(attempt.writers), WORKERS_NAMED)} of "
                 f"{attempt.directory}. Received: some from worker {part.member}. Nothing was committed; check that "
                 "all workers have the same plan."
             )
@@ -90,9 +94,3 @@ def check_tensors(attempt: Attempt, parts: Sequence[Part]) -> None:
             f"Expected the parts in {attempt.directory} to make up every tensor exactly once. Received: {error}. "
             "Nothing was committed; check that all workers build the same model."
         ) from error
-
-
-def some(members: Sequence[int]) -> str:
-    """Returns numbers for a message: the first ten, and how many more."""
-    shown = ", ".join(str(member) for member in members[:10])
-    return shown if len(members) <= 10 else f"{shown} and {len(members) - 10} more"

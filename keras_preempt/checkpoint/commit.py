@@ -11,7 +11,13 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from keras_preempt.checkpoint import documents, failpoints, incarnations
-from keras_preempt.checkpoint.arrived import check_files, check_positions, check_tensors, read_parts, some
+from keras_preempt.checkpoint.arrived import (
+    WORKERS_NAMED,
+    check_files,
+    check_positions,
+    check_tensors,
+    read_parts,
+)
 from keras_preempt.checkpoint.attempt import Attempt
 from keras_preempt.checkpoint.errors import (
     AlreadyExists,
@@ -24,7 +30,7 @@ from keras_preempt.checkpoint.errors import (
 from keras_preempt.checkpoint.layout import MANIFEST, incarnation_file, part_file
 from keras_preempt.checkpoint.manifest import Manifest, Part, PartRef
 from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.process.words import numbered
+from keras_preempt.process.words import numbered, some
 
 _SAME_COMMIT = ("step", "attempt", "position")
 
@@ -180,9 +186,10 @@ def _wait_for_parts(
             # Another survivor may have given this attempt up already, and taken its own part away.
             lost = [member for member in late if member in dead] or late
             raise PartsMissing(
-                f"Expected the part lists of workers {some(sorted(required))} in {store.url}/{attempt.directory}. "
-                f"Received: none of {'worker' if len(late) == 1 else 'workers'} {some(late)} in time. "
-                f"Nothing was committed; the newest earlier checkpoint stays valid. {_why_needed(attempt, lost)}",
+                f"Expected the part lists of workers {some(sorted(required), WORKERS_NAMED)} in "
+                f"{store.url}/{attempt.directory}. Received: none of {'worker' if len(late) == 1 else 'workers'} "
+                f"{some(late, WORKERS_NAMED)} in time. Nothing was committed; the newest earlier checkpoint stays valid. "
+                f"{_why_needed(attempt, lost)}",
                 tuple(lost),
             )
         wait(min(pause, max((timeout if late else optional_timeout) - waited, 0.0)))

@@ -134,10 +134,10 @@ def _written_whole(out: Path) -> Iterator[Path]:
 
 def _write_with_keras(store: Store, step: int | None, out: Path, model: str | None) -> tuple[int, Weights]:
     """Makes the model, gives it the weights, and lets Keras write the file."""
-    from keras_preempt.backend.requirements import check
+    from keras_preempt.backend.requirements import check_installed
 
     try:
-        check()
+        check_installed()
     except ImportError as error:
         raise CannotRead(f"{error} A .safetensors file needs neither.") from None
     from keras_preempt.cli.export_model import model_from

@@ -95,7 +95,7 @@ class AzureScheduledEvents(PollingSource):
         self._events_seconds = self._answer_seconds
         said = answer.json()
         try:
-            document = read_document(said)
+            document = parse_document(said)
         except ValueError as error:
             raise MetadataError(f"{error} It came from {answer.question}.") from None
         if document.incarnation != self._incarnation:
@@ -137,7 +137,7 @@ class AzureScheduledEvents(PollingSource):
         self._on_notice(notice)
 
 
-def read_document(said: dict[str, Any]) -> AzureDocument:
+def parse_document(said: dict[str, Any]) -> AzureDocument:
     """Reads a whole document; raises ValueError if it is malformed. One malformed event does not hide the others."""
     incarnation, listed = said.get("DocumentIncarnation"), said.get("Events")
     if not isinstance(incarnation, int) or not isinstance(listed, list):

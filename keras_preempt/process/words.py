@@ -16,9 +16,9 @@ def numbered(noun: str, numbers: Collection[int]) -> str:
     return f"{noun}{'' if len(numbers) == 1 else 's'} {', '.join(map(str, sorted(numbers)))}"
 
 
-def some(items: Sequence[str], most: int) -> str:
+def some(items: Sequence[object], most: int) -> str:
     """Names the first `most` of some things, and says how many more there are."""
-    shown = ", ".join(items[:most])
+    shown = ", ".join(map(str, items[:most]))
     return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
 
 

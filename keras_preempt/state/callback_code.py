@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import keras
 
-from keras_preempt.backend.bytecode import names_in, steps_within
+from keras_preempt.backend.bytecode import instructions_within, names_in
 from keras_preempt.backend.keras.callbacks import variables_of
 from keras_preempt.backend.seam import backend
 from keras_preempt.backend.user_code import attributes, enclosed, is_a, is_installed
@@ -135,7 +135,7 @@ class HookCode:
                     yield Used(name, value, owner)
         for function in self.functions:
             outside = list(enclosed(function).items())
-            for step in steps_within(function.__code__, classes=False):
+            for step in instructions_within(function.__code__, classes=False):
                 if step.does == "LOAD_GLOBAL" and step.name in function.__globals__:
                     outside.append((step.name, function.__globals__[step.name]))
             yield from (Used(name, value) for name, value in outside if variables_in(value))
@@ -215,7 +215,7 @@ class HookCode:
         for value in (*enclosed(function).values(), *(function.__defaults__ or ())):
             self._found(value)
         self._of_module(None, function.__module__ or "")
-        for step in steps_within(function.__code__, classes=False):
+        for step in instructions_within(function.__code__, classes=False):
             if step.does == "IMPORT_NAME":
                 module = sys.modules.get(step.name)
                 self.unread |= module is None and not _is_of(step.name, _HARMLESS)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
 
-from keras_preempt.backend.bytecode import Step, inner, steps, within
+from keras_preempt.backend.bytecode import Instruction, inner, instructions, within
 from keras_preempt.backend.user_code import is_of_keras
 from keras_preempt.state.attribute_values import CONTAINERS
 
@@ -78,7 +78,7 @@ def _lines(code: CodeType, function: str) -> Iterator[_Line]:
         number = 0
         loaded: list[str] = []
         lines: dict[int, _Line] = {}
-        for step in steps(each):
+        for step in instructions(each):
             if step.line != number:
                 number, loaded = step.line, []
             line = lines.setdefault(number, _Line())
@@ -114,7 +114,7 @@ def changed_outside(function: FunctionType, enclosed: Mapping[str, Any]) -> Iter
     for code in within(function.__code__):
         held: tuple[str, Any] | None = None
         containers: list[tuple[str, Any]] = []
-        for step in steps(code):
+        for step in instructions(code):
             name = step.name
             if step.does == "STORE_GLOBAL" or (step.does == "STORE_DEREF" and name in enclosed):
                 yield name, None
@@ -136,7 +136,7 @@ def set_by(code: CodeType, this: str | None) -> Iterator[tuple[str, bool]]:
 
     `this` is what the code calls the callback, usually "self"; None if the function is no method of one.
     """
-    done = steps(code)
+    done = instructions(code)
     for number, (does, name, _, _) in enumerate(done):
         if does == "STORE_GLOBAL" or (does == "STORE_DEREF" and name in code.co_freevars):
             yield name, True
@@ -157,7 +157,7 @@ def set_by(code: CodeType, this: str | None) -> Iterator[tuple[str, bool]]:
         yield from set_by(each, this if this in each.co_freevars else None)
 
 
-def _chain(before: Sequence[Step]) -> list[str]:
+def _chain(before: Sequence[Instruction]) -> list[str]:
     """Returns the names of the expression that steps end with: `["self", "model", "loss"]`.
 
     The first name is empty if it is not that of a variable, and `_GLOBAL` before that of a global one.
@@ -178,7 +178,7 @@ def _chain(before: Sequence[Step]) -> list[str]:
     return ["", *chain]
 
 
-def _before_copy(before: Sequence[Step]) -> Sequence[Step]:
+def _before_copy(before: Sequence[Instruction]) -> Sequence[Instruction]:
     """Returns the steps that name the object of `object.name += value`, which copies it before it reads it."""
     if not before or before[-1].does != "SWAP":
         return before
@@ -186,7 +186,7 @@ def _before_copy(before: Sequence[Step]) -> Sequence[Step]:
     return before[: copies[-1]] if copies else before
 
 
-def _before_value(before: Sequence[Step]) -> Sequence[Step]:
+def _before_value(before: Sequence[Instruction]) -> Sequence[Instruction]:
     """Returns the steps before those that have put the last value on the stack."""
     missing = 1
     for number in range(len(before) - 1, -1, -1):

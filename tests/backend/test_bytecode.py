@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_preempt.backend.bytecode import names_in, steps, steps_within, stored_attributes
+from keras_preempt.backend.bytecode import instructions, instructions_within, names_in, stored_attributes
 from keras_preempt.backend.user_code import attributes, enclosed, is_a
 
 LIMIT = 3
@@ -15,7 +15,7 @@ LIMIT = 3
 
 def does(function: Any, *kinds: str) -> list[tuple[str, str]]:
     """What a function does, as far as it is of these kinds."""
-    return [(step.does, step.name) for step in steps_within(function.__code__) if step.does in kinds]
+    return [(step.does, step.name) for step in instructions_within(function.__code__) if step.does in kinds]
 
 
 def adds_up(a: Any, b: Any) -> Any:
@@ -33,7 +33,7 @@ def test_two_local_variables_at_once_are_two_steps() -> None:
 
 
 def names_stored(function: Any) -> list[str]:
-    return [step.name for step in steps(function.__code__) if step.does == "STORE_FAST"]
+    return [step.name for step in instructions(function.__code__) if step.does == "STORE_FAST"]
 
 
 def test_methods_and_attributes_are_loaded_in_one_way() -> None:
@@ -83,7 +83,7 @@ def test_a_variable_that_an_inner_function_uses_is_loaded_only_where_its_value_i
 
 def test_every_step_has_the_line_of_its_source() -> None:
     first = adds_up.__code__.co_firstlineno
-    lines = {step.line - first for step in steps(adds_up.__code__)}
+    lines = {step.line - first for step in instructions(adds_up.__code__)}
     assert lines - {0} == {1, 2, 3}
 
 
@@ -95,7 +95,7 @@ def test_the_stack_is_empty_after_each_statement() -> None:
         one[1:2] = f"{one} {two!r:>3}"
 
     depth, found = 0, []
-    for step in steps(calls.__code__):
+    for step in instructions(calls.__code__):
         depth += step.adds
         found.append((step.line, depth))
     ends = dict(found)
@@ -114,7 +114,8 @@ def test_names_are_those_of_inner_code_and_of_texts() -> None:
     assert {"every", "by_name", "deep", "getattr"} <= found
     assert "no name" not in found
     with_classes, without = (
-        {step.name for step in steps_within(names.__code__, classes=classes)} for classes in (True, False)
+        {step.name for step in instructions_within(names.__code__, classes=classes)}
+        for classes in (True, False)
     )
     assert "deep" in with_classes
     assert "deep" not in without

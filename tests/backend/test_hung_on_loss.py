@@ -33,7 +33,7 @@ def test_a_training_that_ends_by_itself_ends_the_limit() -> None:
 
 
 def test_the_exit_status_is_that_of_a_lost_worker() -> None:
-    program = "from keras_preempt.backend.hung_on_loss import end_process; end_process()"
+    program = "from keras_preempt.backend.hung_on_loss import end_with_worker_lost; end_with_worker_lost()"
     assert python(program, timeout=60).returncode == EXIT_WORKER_LOST
 
 

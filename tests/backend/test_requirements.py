@@ -119,7 +119,7 @@ def test_what_has_changed_in_a_newer_keras_is_named(
     gone = PrivateName(repairs.MAKE_FUNCTION.module, "TensorFlowTrainer._moved_elsewhere", ("self",))
     monkeypatch.setattr(repairs, "FUNCTIONS", (*repairs.FUNCTIONS, gone))
     monkeypatch.setattr(running_fit, "_FIT_LOCALS", (*running_fit._FIT_LOCALS, "renamed"))
-    requirements.check()
+    requirements.check_installed()
     (record,) = told_nothing.records
     assert "Changed in it: TensorFlowTrainer._moved_elsewhere, the variable renamed of fit." in record.message
     assert f"install keras=={versions.NEWEST_KERAS}" in record.message
@@ -159,7 +159,7 @@ def test_what_is_newer_than_verified_is_told_of_once_and_used_if_it_is_as_it_was
 ) -> None:
     monkeypatch.setattr(package, "__version__", told.split()[1])
     for _ in range(2):
-        requirements.check()
+        requirements.check_installed()
     (record,) = told_nothing.records
     assert record.message.startswith(f"{told} is newer than {newest}, the newest verified.")
     if package is keras:
@@ -176,7 +176,7 @@ def test_verified_versions_are_told_of_by_nobody(
     ):
         monkeypatch.setattr(keras, "__version__", kerases)
         monkeypatch.setattr(tf, "__version__", tensorflow)
-        requirements.check()
+        requirements.check_installed()
     assert told_nothing.records == []
 
 
@@ -188,7 +188,7 @@ def test_a_version_that_is_too_old_is_refused_with_what_to_install(
     with pytest.raises(
         ImportError, match=rf"or later\. Received: {too_old}\. Install it with `pip install '"
     ):
-        requirements.check()
+        requirements.check_installed()
 
 
 def stated_bounds(extra: str = "") -> dict[str, str]:

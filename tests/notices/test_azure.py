@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_preempt.notices.azure import AzureScheduledEvents, read_document
+from keras_preempt.notices.azure import AzureScheduledEvents, parse_document
 from keras_preempt.testing import FakeMetadata
 from tests.notices.ear import PATIENCE, POLL, Ear, quick, started, wait_for_more
 
@@ -180,7 +180,7 @@ JSON = PLAIN | DEEP
 
 
 def read(*events: object) -> object:
-    return read_document({"DocumentIncarnation": 1, "Events": list(events)})
+    return parse_document({"DocumentIncarnation": 1, "Events": list(events)})
 
 
 def test_the_example_of_the_documentation_is_read():
@@ -205,7 +205,7 @@ def test_a_time_that_is_none_makes_the_event_a_problem(text):
 @given(field=st.sampled_from([*EVENT, "DocumentIncarnation", "Events"]), value=JSON)
 def test_whatever_the_service_says_is_read_or_refused(field, value):
     with contextlib.suppress(ValueError):
-        read_document({"DocumentIncarnation": 1, "Events": [{**EVENT, field: value}], **{field: value}})
+        parse_document({"DocumentIncarnation": 1, "Events": [{**EVENT, field: value}], **{field: value}})
 
 
 @given(text=st.text(alphabet="MonSep 0123456789:,+-GT", max_size=40))

@@ -17,7 +17,7 @@ from keras_preempt.backend.jax.coordination import JaxCoordinator
 from keras_preempt.backend.jax.errors import JaxErrors
 from keras_preempt.backend.jax.feed import JaxFeed
 from keras_preempt.backend.jax.running_fit import JaxFit
-from keras_preempt.backend.jax.step import Step
+from keras_preempt.backend.jax.step import JaxStep
 from keras_preempt.backend.jax.variables import JaxVariables
 from keras_preempt.backend.keras.names import lazy_tensorflow
 from keras_preempt.backend.keras.running_fit import RunningFit, running_fit
@@ -93,9 +93,9 @@ class JaxBackend(seam.Backend):
         finally:
             lazy._available = None
 
-    def trace(self, model: Any, dataset: Any, *, early: bool = True, again: bool = False) -> Step:
+    def trace(self, model: Any, dataset: Any, *, early: bool = True, again: bool = False) -> JaxStep:
         """Returns the step of a running fit; it is traced when it runs first, with the values of then."""
-        return Step(model)
+        return JaxStep(model)
 
     def before_capture(self, model: Any) -> None:
         """See `seam.Backend.before_capture`: between two steps of an epoch the variables hold nothing."""

@@ -118,10 +118,10 @@ def rows_of(distribution: Any) -> Rows:
     mesh = distribution.device_mesh
     axis = list(mesh.axis_names).index(distribution.batch_dim_name)
     owners = np.vectorize(lambda device: device.process_index, otypes=[int])(mesh.backend_mesh.devices)
-    return counted(owners, axis, int(jax.process_index()))
+    return count_rows(owners, axis, int(jax.process_index()))
 
 
-def counted(owners: Any, axis: int, process: int) -> Rows:
+def count_rows(owners: Any, axis: int, process: int) -> Rows:
     """Counts the rows of a mesh for a process: `owners` has the process of each device, `axis` divides a batch."""
     by_row = np.moveaxis(np.asarray(owners), axis, 0).reshape(np.shape(owners)[axis], -1)
     rows: Mapping[int, frozenset[int]] = {

@@ -32,7 +32,7 @@ class JaxFit(RunningFit):
         self._container = weakref.ref(variables["callbacks"])
         if isinstance(self.feed, JaxFeed):
             self.feed.stub = self.stub
-        check(model, self.feed)
+        check_fit(model, self.feed)
 
     def guard(self, settle: Callable[[BaseException], BaseException]) -> Callable[[], None]:
         """See `RunningFit.guard`; also bounds the steps that are queued, while the guard stands."""
@@ -65,7 +65,7 @@ class JaxFit(RunningFit):
             attributes[name] = lambda *_, name=name, **__: attributes.pop(name, None)
 
 
-def check(model: Any, feed: InputFeed) -> None:
+def check_fit(model: Any, feed: InputFeed) -> None:
     """Checks a fit that begins for what makes it another one than was asked for, or stops it in the middle.
 
     Raises ValueError if its last batch cannot be divided among the devices, which Keras would find out when it comes.

@@ -17,7 +17,7 @@ _OF_STEP = ("train_step", "compute_loss", "compute_metrics")
 _OF_KERAS = "keras."
 
 
-class Step(TracedStep):
+class JaxStep(TracedStep):
     """The step of a fit, which is not looked at before it runs. All that it reads besides the model is a constant."""
 
     def __init__(self, model: Any) -> None:

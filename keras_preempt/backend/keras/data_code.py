@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_preempt.backend.bytecode import inner, steps
+from keras_preempt.backend.bytecode import inner, instructions
 from keras_preempt.backend.user_code import attributes, enclosed, is_a, is_installed
 
 _GLOBAL_STATES = {id(draw.__self__) for draw in (random.random, np.random.rand)}  # type: ignore[attr-defined]
@@ -143,7 +143,7 @@ def _named_in(
         local[code.co_varnames[0]] = read.owner
     found: Any = None
     imported: Any = None
-    done = [step for step in steps(code) if step.does not in _NOTHING]
+    done = [step for step in instructions(code) if step.does not in _NOTHING]
     for step, following in itertools.zip_longest(done, done[1:]):
         does, name = step.does, step.name
         owner = None

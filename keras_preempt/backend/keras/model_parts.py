@@ -37,7 +37,7 @@ def is_seed_state(variable: Any) -> bool:
     return str(variable.name) == "seed_generator_state"
 
 
-def attributes(owner: Any) -> Iterator[tuple[str, Any]]:
+def named_attributes(owner: Any) -> Iterator[tuple[str, Any]]:
     """Yields the attributes of an object, and the items of its lists and dictionaries, each with its name."""
     for name, value in list(vars(owner).items()):
         if name.startswith("_self_"):
@@ -76,7 +76,7 @@ def _of_compile(model: Any) -> set[int]:
 def _held(owner: Any, known: set[int]) -> dict[str, keras.optimizers.Optimizer]:
     held: dict[str, keras.optimizers.Optimizer] = {}
     seen = set(known)
-    for name, value in attributes(owner):
+    for name, value in named_attributes(owner):
         if isinstance(value, keras.optimizers.Optimizer) and id(value) not in seen:
             seen.add(id(value))
             held[name] = value

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from keras_preempt.backend.bytecode import steps_within, within
+from keras_preempt.backend.bytecode import instructions_within, within
 
 _DRAWING = {"random", "numpy_function", "py_function", "py_func"}
 """Names of TensorFlow's and NumPy's modules and functions that draw, or run Python code that may."""
@@ -45,7 +45,7 @@ def _reachable(function: Any, owner: type, seen: set[CodeType]) -> Iterator[Func
 def _draws(function: FunctionType) -> bool:
     names = {name for code in within(function.__code__) for name in code.co_names}
     values = [cell.cell_contents for cell in function.__closure__ or ()]
-    for step in steps_within(function.__code__):
+    for step in instructions_within(function.__code__):
         if step.does == "LOAD_GLOBAL":
             values.append(function.__globals__.get(step.name))
         elif step.does == "IMPORT_NAME":

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_preempt.backend.copies import LARGE, Runs, copied
-from keras_preempt.backend.keras.model_parts import attributes, layers_of
+from keras_preempt.backend.keras.model_parts import layers_of, named_attributes
 from keras_preempt.backend.seam import Variables
 from keras_preempt.backend.user_code import is_a
 from keras_preempt.checkpoint.tensors import ALIGNMENT, Array
@@ -37,7 +37,7 @@ class PlainVariable:
 
 
 class TensorFlowVariables(Variables):
-    """See `Variables`. Strings come as `encode` returns them."""
+    """See `Variables`. Strings come as `encode_strings` returns them."""
 
     def plain_variables(self, model: Any) -> list[PlainVariable]:
         """Returns the variables in attributes of the model and its layers that Keras does not track.
@@ -47,7 +47,7 @@ class TensorFlowVariables(Variables):
         """
         found: dict[int, PlainVariable] = {}
         for layer in layers_of(model):
-            for name, value in attributes(layer):
+            for name, value in named_attributes(layer):
                 variable = value.state if isinstance(value, tf.random.Generator) else value
                 if isinstance(variable, tf.Variable):
                     found.setdefault(id(variable), PlainVariable(f"{layer.name}/{name}", variable))
@@ -78,7 +78,9 @@ class TensorFlowVariables(Variables):
             name: each if isinstance(each, np.ndarray) else np.asarray(each.read_value_no_copy())
             for name, each in components.items()
         }
-        return {name: encode(value) if value.dtype.hasobject else value for name, value in values.items()}
+        return {
+            name: encode_strings(value) if value.dtype.hasobject else value for name, value in values.items()
+        }
 
     def copies(self, components: Mapping[str, Any], runs: Runs) -> dict[str, Array]:
         def is_a_copy(name: str) -> bool:
@@ -96,7 +98,7 @@ class TensorFlowVariables(Variables):
         for component in components:
             if value is None:
                 is_string = component.dtype == tf.string
-                value = decode(array, component.shape) if is_string else _tensor_of(array)
+                value = decode_strings(array, component.shape) if is_string else _tensor_of(array)
             component.assign(value)
 
 
@@ -117,7 +119,7 @@ def _tensor_of(array: Array) -> tf.Tensor | Array:
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
 
-def encode(strings: np.ndarray[Any, np.dtype[np.object_]]) -> Bytes:
+def encode_strings(strings: np.ndarray[Any, np.dtype[np.object_]]) -> Bytes:
     """Returns an array of `bytes` objects as bytes, since a file of tensors holds only numbers.
 
     An array of n strings becomes one of uint8: n times the length of a string in bytes, each as eight bytes with the
@@ -128,8 +130,8 @@ def encode(strings: np.ndarray[Any, np.dtype[np.object_]]) -> Bytes:
     return np.frombuffer(lengths.tobytes() + b"".join(flat), np.uint8)
 
 
-def decode(encoded: Bytes, shape: Sequence[int]) -> np.ndarray[Any, np.dtype[np.object_]]:
-    """Returns the strings that `encode` was given, in an array of that shape. Raises ValueError if they are no such."""
+def decode_strings(encoded: Bytes, shape: Sequence[int]) -> np.ndarray[Any, np.dtype[np.object_]]:
+    """Undoes `encode_strings`, to an array of that shape. Raises ValueError for bytes that it has not made."""
     count = elements(shape)
     data = encoded.tobytes()
     start = count * _LENGTH.itemsize

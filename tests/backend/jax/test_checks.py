@@ -31,7 +31,7 @@ def model() -> keras.Model:
 def test_a_last_batch_that_all_devices_can_divide_is_fine(distributed: bool, last: int | None) -> None:
     if distributed:
         keras.distribution.set_distribution(keras.distribution.DataParallel())
-    running_fit.check(model(), feed(last))
+    running_fit.check_fit(model(), feed(last))
 
 
 def test_a_last_batch_that_the_devices_cannot_divide_is_refused_with_what_to_do() -> None:
@@ -39,7 +39,7 @@ def test_a_last_batch_that_the_devices_cannot_divide_is_refused_with_what_to_do(
     with pytest.raises(
         ValueError, match=r"last batch that 4 devices can divide\. Received: one of 6, .*multiple of 4"
     ):
-        running_fit.check(model(), feed(6))
+        running_fit.check_fit(model(), feed(6))
     # Keras really fails at such a batch.
     with pytest.raises(Exception, match="evenly divide"):
         model().fit(np.ones((14, 4)), np.ones((14, 1)), batch_size=8, verbose=0)
@@ -47,9 +47,9 @@ def test_a_last_batch_that_the_devices_cannot_divide_is_refused_with_what_to_do(
 
 def test_of_a_mesh_only_the_batch_dimension_counts() -> None:
     model_parallel()
-    running_fit.check(model(), feed(6))
+    running_fit.check_fit(model(), feed(6))
     with pytest.raises(ValueError, match="2 devices"):
-        running_fit.check(model(), feed(5))
+        running_fit.check_fit(model(), feed(5))
 
 
 def test_the_rows_count_that_this_process_brings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,12 +57,12 @@ def test_the_rows_count_that_this_process_brings(monkeypatch: pytest.MonkeyPatch
     model_parallel()
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(ValueError, match="2 devices"):
-        running_fit.check(model(), feed(5))
+        running_fit.check_fit(model(), feed(5))
 
 
 def test_a_key_that_matches_nothing_is_told_with_what_to_write(caplog: pytest.LogCaptureFixture) -> None:
     distribution = model_parallel("wide/kernel", "wide/kernel.*")
-    running_fit.check(model(), feed(None))
+    running_fit.check_fit(model(), feed(None))
     # Keras compares the first with "sequential/wide/kernel" as a whole; see the next test.
     assert len(caplog.messages) == len(running_fit.unmatched(model(), distribution))
     assert all("matches no variable of the model" in text and "write '.*" in text for text in caplog.messages)

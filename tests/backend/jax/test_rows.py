@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax._src.sharding_impls import NonUniformShardingError, get_process_index_and_count
 
-from keras_preempt.backend.jax.place import Rows, counted, rows_of
+from keras_preempt.backend.jax.place import Rows, count_rows, rows_of
 from keras_preempt.checkpoint.other_workers import Setup
 from keras_preempt.state.samples import convert
 from tests.backend.jax.conftest import model_parallel
@@ -72,7 +72,7 @@ def test_in_every_arrangement_a_batch_is_what_jax_takes_it_for(processes: int, d
     seen: set[Rows] = set()
     for owners in meshes(processes, devices):
         for axis, mesh in ((0, owners), (1, owners.T)):
-            found = [counted(mesh, axis, process) for process in range(processes)]
+            found = [count_rows(mesh, axis, process) for process in range(processes)]
             for process, rows in enumerate(found):
                 assert rows.shares == shares_of_jax(owners, process), owners
                 assert rows.here == sum(process in row for row in owners.tolist()), owners
@@ -88,7 +88,7 @@ def setups() -> Iterator[Setup]:
     """What a fit of every job trains on, of every way in which its processes divide a batch."""
     for processes, devices in JOBS:
         kinds = {
-            (len(owners), *(counted(owners, 0, process) for process in range(processes)))
+            (len(owners), *(count_rows(owners, 0, process) for process in range(processes)))
             for owners in meshes(processes, devices)
         }
         for rows, *found in sorted(kinds, key=repr):

@@ -70,7 +70,7 @@ class Seeded(keras.layers.Layer):
 
 def named(model: keras.Model, **compiled: Any) -> list[str]:
     model.compile("sgd", "mse", **compiled)
-    return [code.where for code in step.Step(model).random_operations()]
+    return [code.where for code in step.JaxStep(model).random_operations()]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from keras_preempt.backend.tensorflow.variables import decode, encode
+from keras_preempt.backend.tensorflow.variables import decode_strings, encode_strings
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.tensors import write_tensors
 from keras_preempt.checkpoint.worker_values import WorkerValues
@@ -25,19 +25,19 @@ def test_strings_of_any_bytes_come_back(found: list[bytes], dimensions: int) -> 
     strings = np.empty(len(found), object)
     strings[:] = found
     shaped = strings.reshape((1,) * dimensions + strings.shape)
-    back = decode(encode(shaped), shaped.shape)
+    back = decode_strings(encode_strings(shaped), shaped.shape)
     assert back.shape == shaped.shape
     assert back.reshape(-1).tolist() == found
 
 
 @given(texts, st.data())
 def test_what_does_not_fit_is_refused(found: list[bytes], data: Any) -> None:
-    encoded = encode(np.array([*found, b"end"], object))
+    encoded = encode_strings(np.array([*found, b"end"], object))
     shape = (len(found) + 1,)
     cut = data.draw(st.integers(0, len(encoded) - 1))
     for wrong in (encoded[:cut], np.append(encoded, np.uint8(0)), np.full_like(encoded, 0xFF)):
         with pytest.raises(ValueError, match=r"Expected \d+ strings.*Received"):
-            decode(wrong, shape)
+            decode_strings(wrong, shape)
 
 
 class Names(keras.layers.Layer):
