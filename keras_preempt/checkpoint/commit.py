@@ -188,8 +188,8 @@ def _wait_for_parts(
             raise PartsMissing(
                 f"Expected the part lists of workers {some(sorted(required), WORKERS_NAMED)} in "
                 f"{store.url}/{attempt.directory}. Received: none of {'worker' if len(late) == 1 else 'workers'} "
-                f"{some(late, WORKERS_NAMED)} in time. Nothing was committed; the newest earlier checkpoint stays valid. "
-                f"{_why_needed(attempt, lost)}",
+                f"{some(late, WORKERS_NAMED)} in time. Nothing was committed; the newest earlier checkpoint "
+                f"stays valid. {_why_needed(attempt, lost)}",
                 tuple(lost),
             )
         wait(min(pause, max((timeout if late else optional_timeout) - waited, 0.0)))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from keras_preempt.agreement.messages import Position
 from keras_preempt.checkpoint.reader import Loaded
 from keras_preempt.report.events import EventLog
-from keras_preempt.state.regrouping import Regrouped
+
+if TYPE_CHECKING:
+    from keras_preempt.state.regrouping import Regrouped  # Not at run time: it imports Keras.
 
 logger = logging.getLogger("keras_preempt")
 
