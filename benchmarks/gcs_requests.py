@@ -7,8 +7,9 @@ from collections import Counter
 from gcs_ways import BUCKET, commit_checkpoint, share_of, state
 
 from keras_preempt.checkpoint import incarnations
+from keras_preempt.checkpoint.finding import committed
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
-from keras_preempt.checkpoint.reader import committed, load
+from keras_preempt.checkpoint.reader import load
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.tidying import Tidying

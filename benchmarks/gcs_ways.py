@@ -18,10 +18,11 @@ from google.cloud import storage
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.attempt import Attempt
-from keras_preempt.checkpoint.commit import commit
+from keras_preempt.checkpoint.commit import Patience, commit
 from keras_preempt.checkpoint.division import divide
+from keras_preempt.checkpoint.finding import committed
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
-from keras_preempt.checkpoint.reader import committed, load
+from keras_preempt.checkpoint.reader import load
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.values import Value
@@ -116,7 +117,7 @@ def commit_checkpoint(store: GcsStore, tensors: dict[str, Array], workers: int, 
         writers=tuple(range(workers)),
         values=values_of(tensors),
     )
-    commit(store, attempt, timeout=600.0, optional_timeout=0.0)
+    commit(store, attempt, Patience(600.0))
 
 
 class Ours:

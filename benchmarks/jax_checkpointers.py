@@ -18,7 +18,8 @@ from files import flush
 from keras_preempt.agreement.messages import Kind, Plan, Position
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.reader import committed, load
+from keras_preempt.checkpoint.finding import committed
+from keras_preempt.checkpoint.reader import load
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.report.events import EventLog

@@ -26,8 +26,8 @@ import numpy as np
 from figures import conditions, table
 
 from keras_preempt import Event, Preempted, PreemptionCallback, TerminationConfig
+from keras_preempt.checkpoint.finding import newest_first
 from keras_preempt.checkpoint.layout import MANIFEST, step_directory
-from keras_preempt.checkpoint.reader import newest_first
 from keras_preempt.checkpoint.storage.local import LocalStore
 
 _EVERY = 20  # steps from one save to the next

@@ -13,8 +13,9 @@ import pytest
 
 from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.errors import CheckpointError, UnsupportedFormat
+from keras_preempt.checkpoint.finding import committed
 from keras_preempt.checkpoint.layout import EVENTS, MANIFEST, RUN
-from keras_preempt.checkpoint.reader import committed, load, verify
+from keras_preempt.checkpoint.reader import load, verify
 from keras_preempt.checkpoint.run_directory import read_run
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.cli.main import main

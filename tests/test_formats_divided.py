@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_preempt.checkpoint.reader import committed, verify
+from keras_preempt.checkpoint.finding import committed
+from keras_preempt.checkpoint.reader import verify
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.cli.main import main
 from tests.cluster.jax_training import JaxTraining

@@ -23,8 +23,9 @@ from google.api_core.client_info import ClientInfo  # noqa: E402
 from google.cloud import storage  # noqa: E402
 
 from keras_preempt.backend.seam import backend  # noqa: E402
-from keras_preempt.checkpoint.other_workers import Setup, load_for, load_with  # noqa: E402
-from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Reading, committed  # noqa: E402
+from keras_preempt.checkpoint.finding import CheckpointInfo, committed  # noqa: E402
+from keras_preempt.checkpoint.reader import Loaded, Reading  # noqa: E402
+from keras_preempt.checkpoint.setup import Setup  # noqa: E402
 from keras_preempt.checkpoint.storage.gcs import GcsStore  # noqa: E402
 from keras_preempt.training.start.handshake import START_TIMEOUT, Handshake  # noqa: E402
 from keras_preempt.training.start.startup import Share  # noqa: E402
@@ -47,13 +48,13 @@ expected = state(size)
 
 def read_share(info: CheckpointInfo, own: tuple[int, int]) -> Share:
     reading = Reading(store, info, share=own)
-    return Share(load_with(reading, info, own[0], setup), reading, gather, contextlib.nullcontext)
+    return Share(reading.load(own[0], setup), reading, gather, contextlib.nullcontext)
 
 
 def restore(way: str, handshake: Handshake) -> Loaded | None:
     info = committed(store)[0]
     if way == "read":
-        return handshake.agree("read", info.directory, lambda: load_for(store, info, 0, setup))[0]
+        return handshake.agree("read", info.directory, lambda: Reading(store, info).load(0, setup))[0]
     own = (here.member, here.members)
     share, _ = handshake.agree(
         "read",

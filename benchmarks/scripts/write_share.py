@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from keras_preempt.checkpoint.attempt import Attempt
-from keras_preempt.checkpoint.commit import commit
+from keras_preempt.checkpoint.commit import Patience, commit
 from keras_preempt.checkpoint.division import divide
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.storage.local import LocalStore
@@ -49,7 +49,7 @@ def main() -> None:
             writers=tuple(range(writers)),
             values=values,
         )
-        commit(store, saved, timeout=300.0, optional_timeout=0.0)
+        commit(store, saved, Patience(300.0))
     written = sum(box.nbytes for box, _ in boxes)
     print(json.dumps({"bytes": written, "committed": time.monotonic()}))
 

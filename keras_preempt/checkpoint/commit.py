@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import google_crc32c
 
 from keras_preempt.checkpoint import documents, failpoints, incarnations
-from keras_preempt.checkpoint.arrived import (
-    WORKERS_NAMED,
-    check_files,
-    check_positions,
-    check_tensors,
-    read_parts,
-)
 from keras_preempt.checkpoint.attempt import Attempt
 from keras_preempt.checkpoint.errors import (
     AlreadyExists,
@@ -25,43 +21,46 @@ from keras_preempt.checkpoint.errors import (
     Fenced,
     NotFound,
     PartsMissing,
+    PositionMismatch,
     StoreUnavailable,
+    TooLarge,
 )
 from keras_preempt.checkpoint.layout import MANIFEST, incarnation_file, part_file
-from keras_preempt.checkpoint.manifest import Manifest, Part, PartRef
+from keras_preempt.checkpoint.manifest import Manifest, Part, PartRef, read_manifest
 from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.checkpoint.values import check_cover
 from keras_preempt.process.words import numbered, some
 
 _SAME_COMMIT = ("step", "attempt", "position")
+_SHOWN = 10  # workers that a message names
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a commit waits for the parts of an attempt.
+
+    Attributes:
+        required: Seconds for the parts that must arrive.
+        optional: Seconds for those that may be missing, counted from the same moment.
+        gone: Returns the workers that are known to be gone: nobody waits for them.
+        clock: Returns monotonic seconds.
+        wait: Waits for a number of seconds; may return sooner.
+    """
+
+    required: float
+    optional: float = 0.0
+    gone: Callable[[], Collection[int]] = tuple
+    clock: Callable[[], float] = time.monotonic
+    wait: Callable[[float], object] = time.sleep
 
 
 def commit(
-    store: Store,
-    attempt: Attempt,
-    *,
-    timeout: float,
-    optional_timeout: float,
-    gone: Callable[[], Collection[int]] = tuple,
-    clock: Callable[[], float] = time.monotonic,
-    wait: Callable[[float], object] = time.sleep,
-    now: Callable[[], float] = time.time,
+    store: Store, attempt: Attempt, patience: Patience, now: Callable[[], float] = time.time
 ) -> Manifest:
     """Waits for the parts of an attempt, checks that they fit together, and writes the manifest.
 
-    Several workers may call this for one attempt: one manifest is stored, and all of them return it.
-
-    Args:
-        store: The run's directory.
-        attempt: Which attempt.
-        timeout: Seconds to wait for the parts that must arrive.
-        optional_timeout: Seconds to wait for those that may be missing, counted from the same moment.
-        gone: Returns the workers that are known to be gone: nobody waits for them.
-        clock: Monotonic seconds.
-        wait: Waits for a number of seconds; may return sooner.
-        now: Seconds since the epoch.
-
-    Returns:
-        The manifest that is stored.
+    Several workers may call this for one attempt: one manifest is stored, and all of them return it. `now` returns
+    seconds since 1970.
 
     Raises:
         CommitFailed: The parts do not fit together, a newer incarnation has removed some, or the directory is no
@@ -75,13 +74,12 @@ def commit(
         StoreUnavailable: The storage failed.
     """
     check_fence(store, attempt.incarnation)
-    sizes = _wait_for_parts(store, attempt, timeout, optional_timeout, gone, clock, wait)
+    sizes = _wait_for_parts(store, attempt, patience)
     members = range(attempt.members)
     present = [member for member in members if part_file(member) in sizes]
-    parts, refs = read_parts(store, attempt.directory, present)
-    check_positions(attempt, parts)
-    check_files(attempt, parts, sizes)
-    check_tensors(attempt, parts)
+    parts, refs = _read_parts(store, attempt.directory, present)
+    _check_positions_and_files(attempt, parts, sizes)
+    check_boxes(attempt, parts)
     manifest = Manifest(
         format=documents.SHARDED_FORMAT if attempt.holders else documents.FORMAT,
         step=attempt.step,
@@ -116,22 +114,9 @@ def wait_for_commit(
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], object] = time.sleep,
 ) -> Manifest | None:
-    """Waits until another worker has committed an attempt.
+    """Waits until another worker has committed an attempt; returns its manifest, None if there is none in time.
 
-    Args:
-        store: The run's directory.
-        directory: The attempt's folder.
-        timeout: Seconds to wait.
-        given_up: Whether waiting is pointless from now on.
-        clock: Monotonic seconds.
-        wait: Waits for a number of seconds; may return sooner.
-
-    Returns:
-        The manifest; None if there is none in time.
-
-    Raises:
-        CorruptCheckpoint: The manifest is not what was written.
-        StoreUnavailable: The storage failed.
+    `given_up` says whether waiting is pointless from now on. Raises like `read_manifest`.
     """
     deadline = clock() + timeout
     pause, longest_pause = store.poll_interval
@@ -147,52 +132,32 @@ def wait_for_commit(
         pause = min(2 * pause, longest_pause)
 
 
-def read_manifest(store: Store, directory: str) -> Manifest:
-    """Returns the manifest of an attempt.
-
-    Raises:
-        NotFound: The attempt was not committed.
-        UnsupportedFormat: It was written in a newer format.
-        CorruptCheckpoint: It is not what was written.
-    """
-    name = f"{directory}/{MANIFEST}"
-    return Manifest.from_document(documents.read_document(store, name, documents.SHARDED_FORMAT), name)
-
-
-def _wait_for_parts(
-    store: Store,
-    attempt: Attempt,
-    timeout: float,
-    optional_timeout: float,
-    gone: Callable[[], Collection[int]],
-    clock: Callable[[], float],
-    wait: Callable[[float], object],
-) -> dict[str, int]:
+def _wait_for_parts(store: Store, attempt: Attempt, patience: Patience) -> dict[str, int]:
     """Returns the sizes of the attempt's files by plain name, once the part lists are there or time is up."""
     members = range(attempt.members)
     required = attempt.required
-    begun = clock()
+    begun = patience.clock()
     pause, longest_pause = store.poll_interval
     while True:
-        waited = clock() - begun
-        dead = frozenset(gone())  # Before the look: what it wrote at last is seen.
+        waited = patience.clock() - begun
+        dead = frozenset(patience.gone())  # Before the look: what it wrote at last is seen.
         sizes = _sizes(store, attempt.directory)
         absent = [member for member in members if part_file(member) not in sizes]
         late = [member for member in absent if member in required]
         awaited = [member for member in absent if member not in dead]
-        if not absent or (not late and (not awaited or waited >= optional_timeout)):
+        if not absent or (not late and (not awaited or waited >= patience.optional)):
             return sizes
-        if late and (waited >= timeout or not dead.isdisjoint(late)):
+        if late and (waited >= patience.required or not dead.isdisjoint(late)):
             # Another survivor may have given this attempt up already, and taken its own part away.
             lost = [member for member in late if member in dead] or late
             raise PartsMissing(
-                f"Expected the part lists of workers {some(sorted(required), WORKERS_NAMED)} in "
-                f"{store.url}/{attempt.directory}. Received: none of {'worker' if len(late) == 1 else 'workers'} "
-                f"{some(late, WORKERS_NAMED)} in time. Nothing was committed; the newest earlier checkpoint "
-                f"stays valid. {_why_needed(attempt, lost)}",
+                f"Expected the part lists of workers {some(sorted(required), _SHOWN)} in {store.url}/{attempt.directory}. "
+                f"Received: none of {'worker' if len(late) == 1 else 'workers'} {some(late, _SHOWN)} in time. "
+                f"Nothing was committed; the newest earlier checkpoint stays valid. {_why_needed(attempt, lost)}",
                 tuple(lost),
             )
-        wait(min(pause, max((timeout if late else optional_timeout) - waited, 0.0)))
+        left = (patience.required if late else patience.optional) - waited
+        patience.wait(min(pause, max(left, 0.0)))
         pause = min(2 * pause, longest_pause)
 
 
@@ -210,13 +175,85 @@ def _why_needed(attempt: Attempt, lost: Sequence[int]) -> str:
     return f"Part of the model was held only by {numbered('worker', alone)}: dead, or too slow to write it."
 
 
+def _read_parts(store: Store, directory: str, members: Sequence[int]) -> tuple[list[Part], list[PartRef]]:
+    """Reads the part lists of workers; returns them, and how a manifest refers to them."""
+    parts, refs = [], []
+    for member in members:
+        name = part_file(member)
+        path = f"{directory}/{name}"
+        try:
+            data = store.read(path, limit=documents.LARGEST)
+        except (NotFound, TooLarge) as error:
+            raise CommitFailed(
+                f"Expected a readable part list {path}. Received: {error} Nothing was committed."
+            ) from error
+        part = Part.from_document(documents.decode_document(data, path, documents.SHARDED_FORMAT), path)
+        if part.member != member:
+            raise CommitFailed(
+                f"Expected the part of worker {member} in {path}. Received: that of worker {part.member}. "
+                "Nothing was committed; two workers seem to have the same number."
+            )
+        parts.append(part)
+        refs.append(PartRef(member, name, len(data), google_crc32c.value(data)))
+    return parts, refs
+
+
+def _check_positions_and_files(attempt: Attempt, parts: Sequence[Part], sizes: Mapping[str, int]) -> None:
+    """Makes sure that all saved at the committer's position, and that every listed file is there in its size."""
+    first = parts[0]
+    for part in parts:
+        if part.position != first.position:
+            raise PositionMismatch(
+                "Expected all workers to save at the same position. Received: worker "
+                f"{first.member} at {first.position}, worker {part.member} at {part.position}. "
+                "Nothing was committed; check that all workers run the same program on equally long data."
+            )
+    if first.position != attempt.position:
+        raise PositionMismatch(
+            f"Expected the parts at the committer's position {attempt.position}. Received: worker {first.member} "
+            f"at {first.position}. Nothing was committed; check that all workers run the same program."
+        )
+    for part in parts:
+        for entry in part.files:
+            if sizes.get(entry.name) != entry.size:
+                raise CommitFailed(
+                    f"Expected {attempt.directory}/{entry.name} with {entry.size} bytes, as worker {part.member} "
+                    f"lists it. Received: {sizes.get(entry.name, 'no such file')}. Nothing was committed; check the "
+                    "storage."
+                )
+
+
+def check_boxes(attempt: Attempt, parts: Sequence[Part]) -> None:
+    """Makes sure that those who had to, and only they, wrote every value exactly once. Raises `CommitFailed`."""
+    for part in parts:
+        if part.member not in attempt.writers and any(placed.box.flat for placed in part.boxes):
+            raise CommitFailed(
+                f"Expected mirrored tensors only from the writers {some(sorted(attempt.writers), _SHOWN)} of "
+                f"{attempt.directory}. Received: some from worker {part.member}. Nothing was committed; check that "
+                "all workers have the same plan."
+            )
+        wanted = {box for box in attempt.boxes.get(part.member, ()) if not box.flat}
+        pieces = {placed.box for placed in part.boxes if not placed.box.flat}
+        if pieces != wanted:
+            raise CommitFailed(
+                f"Expected of worker {part.member} in {attempt.directory} the pieces of sharded tensors that are its "
+                f"to write. Received: {len(pieces)} others. Nothing was committed; check that all workers have "
+                "the same plan, and number the devices in the same order."
+            )
+    try:
+        check_cover((placed.box for part in parts for placed in part.boxes), attempt.values)
+    except ValueError as error:
+        raise CommitFailed(
+            f"Expected the parts in {attempt.directory} to make up every tensor exactly once. Received: {error}. "
+            "Nothing was committed; check that all workers build the same model."
+        ) from error
+
+
 def check_fence(store: Store, incarnation: int) -> None:
     """Makes sure that the directory is still this start's.
 
-    Raises:
-        Fenced: A newer incarnation has claimed it.
-        CommitFailed: It is not the one any more that this start has claimed.
-        StoreUnavailable: The storage failed.
+    Raises `Fenced` if a newer incarnation has claimed it, and `CommitFailed` if it is no longer the one that this start
+    has claimed.
     """
     newest = incarnations.latest(store)
     if newest > incarnation:

@@ -21,7 +21,6 @@ from keras_preempt.checkpoint import failpoints
 from keras_preempt.checkpoint.checked_file import PIECE, Bytes, extended
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
 from keras_preempt.checkpoint.manifest import FileEntry
-from keras_preempt.checkpoint.shares import share_out
 from keras_preempt.checkpoint.storage.store import Moved
 from keras_preempt.checkpoint.tensors import Filling, Places
 
@@ -42,16 +41,10 @@ _Files = Sequence[tuple[FileEntry, Places]]
 
 
 class Exchange:
-    """The shares of all workers in the mirrored tensors of one checkpoint, as one worker sees them.
-
-    Args:
-        directory: The attempt's folder, for messages.
-        files: The files, each with what says where its content belongs.
-        member: The worker's number.
-        members: How many workers there are.
+    """The shares of all workers in the files of one checkpoint that all of them need, as one worker sees them.
 
     Attributes:
-        own: The files that this worker reads.
+        own: The files that this worker reads, each with what says where its content belongs.
         arriving: The bytes that it gets from the others.
         plan: A digest of all shares; the same for all workers whose rounds fit together.
     """
@@ -95,6 +88,23 @@ class Exchange:
         self._held = []
         for arrival in arrivals.values():
             arrival.finish()
+
+
+def share_out(sizes: Sequence[int], workers: int) -> list[list[int]]:
+    """Divides files of these sizes among workers, by their places in `sizes`; every worker comes to the same answer.
+
+    The largest file comes first, and each goes to the worker that has the least to read so far. A file is not cut:
+    what its reader verifies is the sum of the whole. So a share exceeds an even one by less than the largest file.
+    """
+    if workers < 1:
+        raise ValueError(f"Expected at least one worker. Received: {workers}. Name a worker that reads.")
+    shares: list[list[int]] = [[] for _ in range(workers)]
+    held = [0] * workers
+    for file in sorted(range(len(sizes)), key=lambda file: (-sizes[file], file)):
+        worker = min(range(workers), key=lambda worker: (held[worker], len(shares[worker])))
+        shares[worker].append(file)
+        held[worker] += sizes[file]
+    return [sorted(share) for share in shares]
 
 
 def piece_length(longest: int, members: int) -> int:

@@ -16,7 +16,7 @@ from keras_preempt.checkpoint.errors import (
     one_line,
 )
 from keras_preempt.checkpoint.layout import EVENTS, RUN
-from keras_preempt.checkpoint.other_workers import differences
+from keras_preempt.checkpoint.setup import differences
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.values import check_distinct
 
@@ -49,7 +49,7 @@ def check_or_create(
         identity: ``{"format": 1, "run_id": str, "model": [{"name", "shape", "dtype"}, ...], "optimizer": [the
             same], "optimizer_class": str, "setup": Setup.to_json(), "config": {field: value}}``, with
             ``"complete": False`` where the model makes more variables while it trains. `run_id` is not compared, and
-            of the setup only what another number of workers does not change: see `other_workers.differences`.
+            of the setup only what another number of workers does not change: see `setup.differences`.
         beside: Names that may be in a directory that counts as empty.
 
     Raises:

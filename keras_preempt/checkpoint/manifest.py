@@ -12,8 +12,8 @@ from typing import Any
 from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.documents import SHARDED_FORMAT, of_file
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
-from keras_preempt.checkpoint.layout import parse_attempt, part_file
-from keras_preempt.checkpoint.storage.store import check_name
+from keras_preempt.checkpoint.layout import MANIFEST, parse_attempt, part_file
+from keras_preempt.checkpoint.storage.store import Store, check_name
 from keras_preempt.checkpoint.values import Box
 from keras_preempt.process.json_fields import Fields
 
@@ -262,6 +262,12 @@ class Manifest:
             raise CorruptCheckpoint(file, f"contradictory fields: {error}") from error
         fields.end()
         return manifest
+
+
+def read_manifest(store: Store, directory: str) -> Manifest:
+    """Returns the manifest of an attempt; raises `NotFound` if it was not committed, or like `read_document`."""
+    name = f"{directory}/{MANIFEST}"
+    return Manifest.from_document(documents.read_document(store, name, SHARDED_FORMAT), name)
 
 
 def _file_entry(fields: Fields) -> FileEntry:

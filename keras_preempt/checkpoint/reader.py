@@ -1,8 +1,7 @@
-"""Checkpoints found in a directory, verified and read back."""
+"""A checkpoint read back: every byte that is used is verified."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -10,50 +9,26 @@ from typing import Any
 from keras_preempt.checkpoint import documents, failpoints
 from keras_preempt.checkpoint.assembly import Assembly, Wanted, check_listed, check_room, in_parallel
 from keras_preempt.checkpoint.checked_file import CheckedFile
-from keras_preempt.checkpoint.commit import read_manifest
-from keras_preempt.checkpoint.errors import (
-    CheckpointError,
-    CorruptCheckpoint,
-    NotFound,
-    StoreUnavailable,
-    UnsafeName,
-    UnsupportedFormat,
-)
+from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from keras_preempt.checkpoint.exchange import Exchange, Gather
-from keras_preempt.checkpoint.layout import (
-    MANIFEST,
-    attempt_directory,
-    is_attempt,
-    parse_attempt,
-    parse_step,
-)
+from keras_preempt.checkpoint.finding import CheckpointInfo
+from keras_preempt.checkpoint.layout import MANIFEST
 from keras_preempt.checkpoint.manifest import FileEntry, Manifest, Part
+from keras_preempt.checkpoint.setup import SETUP, Setup
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
 from keras_preempt.checkpoint.tensors import Array, new_places, read_to_places, verify_file
 from keras_preempt.checkpoint.values import check_cover
 from keras_preempt.checkpoint.worker_values import WorkerValues
-
-_LOOKS = 10  # at a directory in which others work; each vain one means that they saved and removed meanwhile
-_PHASES = ("epoch", "train", "validation", "end")  # in the order in which an epoch passes them
+from keras_preempt.process.words import counted
 
 
 @dataclass(frozen=True)
-class CheckpointInfo:
-    """A committed checkpoint.
+class WorkerState:
+    """What one worker saved of its own: its values, by name, and its JSON state."""
 
-    Attributes:
-        step: Training steps done.
-        attempt: Name of the attempt that saved it; empty if the folder of the step cannot be looked into.
-        directory: The attempt's folder in the store.
-        manifest: What it says about itself; None if that cannot be read.
-        error: Why it cannot be read; None if it can.
-    """
-
-    step: int
-    attempt: str
-    directory: str
-    manifest: Manifest | None
-    error: CheckpointError | None = None
+    member: int
+    local: dict[str, Array]
+    state: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -62,88 +37,24 @@ class Loaded:
 
     Attributes:
         manifest: What the checkpoint says about itself.
-        values: Its tensors. Of those that are stored in pieces, the boxes that were asked for, or the whole.
+        values: The values; of those that are divided among workers, the boxes that were asked for, or the whole.
         state: The worker's own state.
-        substituted_from: The worker whose own tensors and state these are, if the checkpoint lacks this worker's own.
+        substituted_from: The worker whose own values and state these are, if the checkpoint lacks this worker's own.
+        saved_on: The set-up that it was saved on, if that is another one than this worker's: its part is then to be
+            made from those of all workers.
+        workers: These parts, by number; empty if the set-up is the same.
     """
 
     manifest: Manifest
     values: WorkerValues
     state: dict[str, Any]
-    substituted_from: int | None
-
-
-@dataclass(frozen=True)
-class Own:
-    """What one worker saved of its own.
-
-    Attributes:
-        member: Its number.
-        local: Its own tensors, by name.
-        state: Its own state.
-    """
-
-    member: int
-    local: dict[str, Array]
-    state: dict[str, Any]
-
-
-def newest_first(store: Store) -> Iterator[CheckpointInfo]:
-    """Finds the committed checkpoints of a directory, the one that is furthest in the training first.
-
-    The order is by step, then by position (one step may be saved before, in and after a validation), then by
-    attempt, the latest first. One whose manifest cannot be read comes before the others of its step. What is not asked
-    for is not read.
-
-    Raises:
-        StoreUnavailable: The storage failed.
-    """
-    seen: list[tuple[str, str]] | None = None
-    for _ in range(_LOOKS):
-        steps = {step: folder for folder in store.children("") if (step := parse_step(folder)) is not None}
-        any_found, without = False, []
-        for step in sorted(steps, reverse=True):
-            found, without_manifest = _look(store, step, steps[step])
-            yield from sorted(found, key=_progress, reverse=True)
-            any_found = any_found or bool(found)
-            without += without_manifest
-        # A listing takes time. While another process saves and removes, a checkpoint that was seen may be gone, and
-        # its successor not seen yet. That must not make a run begin from nothing.
-        if any_found or not without or without == seen:
-            return
-        seen = without
-    raise StoreUnavailable(
-        f"Expected to list the checkpoints of {store.url}. Received: other ones every time, {_LOOKS} times. Another "
-        "job saves and removes them meanwhile; stop it."
-    )
-
-
-def committed(store: Store) -> list[CheckpointInfo]:
-    """Returns what `newest_first` finds, which takes several requests for each checkpoint."""
-    return list(newest_first(store))
-
-
-def find(store: Store, directory: str) -> CheckpointInfo | None:
-    """Returns the checkpoint in the folder of an attempt, such as "step-00000070/00001-0000"; None if there is none.
-
-    Raises:
-        StoreUnavailable: The storage failed.
-    """
-    folder, _, attempt = directory.partition("/")
-    step = parse_step(folder)
-    return None if step is None or not is_attempt(attempt) else _info(store, step, attempt)
+    substituted_from: int | None = None
+    saved_on: Setup | None = None
+    workers: tuple[WorkerState, ...] = ()
 
 
 def load(store: Store, info: CheckpointInfo, member: int, members: int, shown: Shown = silent) -> Loaded:
-    """Reads what one worker needs from a checkpoint; see `Reading.load`.
-
-    Args:
-        store: The run's directory.
-        info: Which checkpoint.
-        member: The worker's number.
-        members: How many workers there are now.
-        shown: Shows how much of it is read.
-    """
+    """Reads what one of `members` workers needs from a checkpoint; see `Reading.load`."""
     if not 0 <= member < members:
         raise ValueError(
             f"Expected a worker numbered from 0 to {members - 1}. Received: {member}. Pass the worker's own "
@@ -155,10 +66,7 @@ def load(store: Store, info: CheckpointInfo, member: int, members: int, shown: S
 def verify(store: Store, info: CheckpointInfo, shown: Shown = silent) -> None:
     """Reads every byte of a checkpoint, of all workers, and makes sure that it is what was written.
 
-    Raises:
-        CorruptCheckpoint: A file is not, or not what a restore would take.
-        UnsupportedFormat: It was written in a newer format.
-        StoreUnavailable: The storage failed.
+    Raises like `Reading`, and takes no memory for the tensors.
     """
     reading = Reading(store, info, shown)
     reading.check_whole()
@@ -183,13 +91,10 @@ class Reading:
         store: The run's directory.
         info: Which checkpoint.
         shown: Shows how much of it is read.
-        share: The worker's number, and how many workers there are, if it is to read only its share of the mirrored
-            tensors; `exchange` then gets the others'. None to read all of them.
-        wanted: The boxes that are needed of some tensors, by name. Of these only the files that hold something of a box
-            are read, and they do not come as whole tensors.
-
-    Attributes:
-        manifest: What the checkpoint says about itself.
+        share: The worker's number, and how many workers there are, if it is to read only its share of what all workers
+            hold; `exchange` then gets the others'. None to read all of it.
+        wanted: The boxes that are needed of some values, by name. Of these only the files that hold something of a box
+            are read, and they do not come whole.
     """
 
     def __init__(
@@ -212,19 +117,39 @@ class Reading:
         self._exchange: Exchange | None = None
         self._wanted: Wanted = wanted or {}
 
-    def load(self, member: int) -> Loaded:
-        """Reads what one worker needs.
+    def load(self, member: int, setup: Setup | None = None) -> Loaded:
+        """Reads what one worker needs: its own part, or that of the lowest one if the checkpoint has none of it.
 
-        Returns:
-            The tensors and state. If the checkpoint has no part of this worker, those of the lowest one that has
-            a part stand in, and `Loaded.substituted_from` says so.
+        Args:
+            member: The worker's number.
+            setup: What it trains on. If others saved the checkpoint, it gets the parts of all of them; None: its own
+                part in any case.
+
+        Raises:
+            CheckpointError: As said above; or others saved it, and it does not say what they trained on.
         """
-        source = self.source(member)
-        values, (own,) = self._read([source])
-        substituted_from = None if source == member else source
-        return Loaded(self.manifest, replace(values, local=own.local), own.state, substituted_from)
+        source = member if member in self._refs else min(self._refs)
+        saved_on = None if setup is None else self.part(source).state.get(SETUP)
+        members = self.manifest.members
+        same = setup is None or saved_on == setup.to_json() or (saved_on is None and members == setup.workers)
+        if setup is not None and not same and saved_on is None:
+            raise CheckpointError(
+                "Expected a checkpoint that says what it was trained on, to continue it on "
+                f"{counted(setup.workers, 'worker')}. Received: {self._directory}, which does not. "
+                f"Start {counted(members, 'worker')}."
+            )
+        values, workers = self._read([source]) if same else self.load_all()
+        own = next(each for each in workers if each.member == source)
+        return Loaded(
+            self.manifest,
+            replace(values, local=own.local),
+            own.state,
+            None if source == member else source,
+            None if same else Setup.from_json(saved_on, self._directory),
+            () if same else workers,
+        )
 
-    def load_all(self) -> tuple[WorkerValues, tuple[Own, ...]]:
+    def load_all(self) -> tuple[WorkerValues, tuple[WorkerState, ...]]:
         """Returns what the workers stored together, and what each that has a part saved of its own, by number."""
         return self._read(sorted(self._refs))
 
@@ -244,10 +169,6 @@ class Reading:
         assert self._exchange is not None
         with self._shown(f"Receiving {self._directory}", self._exchange.arriving) as moved:
             self._exchange.run(gather, moved)
-
-    def source(self, member: int) -> int:
-        """Returns the worker whose part is used for `member`."""
-        return member if member in self._refs else min(self._refs)
 
     def part(self, member: int) -> Part:
         """Returns the part list of a worker that has one."""
@@ -270,11 +191,10 @@ class Reading:
         return self._parts[member]
 
     def parts(self) -> list[Part]:
-        """Returns all part lists."""
         return [self.part(member) for member in self._refs]
 
     def check_whole(self) -> list[Part]:
-        """Makes sure that the parts make up every mirrored and sharded tensor once; returns those that have any."""
+        """Makes sure that the parts make up every value exactly once; returns those that hold any."""
         writers = [self.part(member) for member in sorted({*self.manifest.writers, *self.manifest.holders})]
         try:
             check_cover(placed.box for part in writers for placed in part.boxes)
@@ -284,8 +204,8 @@ class Reading:
             ) from error
         return writers
 
-    def _read(self, members: list[int]) -> tuple[WorkerValues, tuple[Own, ...]]:
-        """Reads the mirrored and sharded tensors and what `members` saved of their own, several files at once."""
+    def _read(self, members: list[int]) -> tuple[WorkerValues, tuple[WorkerState, ...]]:
+        """Reads what workers stored together, and what `members` saved of their own, several files at once."""
         failpoints.point("restore.before-read")
         parts = [self.part(member) for member in members]
         whole = self.check_whole()
@@ -320,46 +240,4 @@ class Reading:
         failpoints.point("restore.after-read")
         # Views, since an exchange has yet to fill them.
         values = assembly.values()
-        return values, tuple(Own(part.member, own.get(part.member, {}), part.state) for part in parts)
-
-
-def _look(store: Store, step: int, folder: str) -> tuple[list[CheckpointInfo], list[tuple[str, str]]]:
-    """Returns the checkpoints of a step, and its folders of attempts that hold none (any more, or yet)."""
-    try:
-        attempts = [name for name in store.children(folder) if is_attempt(name)]
-    except UnsafeName as error:  # a link that leads out of the directory
-        return [CheckpointInfo(step, "", folder, None, error)], []
-    infos = {attempt: _info(store, step, attempt) for attempt in attempts}
-    found = [info for info in infos.values() if info is not None]
-    return found, [(folder, attempt) for attempt in attempts or [""] if infos.get(attempt) is None]
-
-
-def _info(store: Store, step: int, attempt: str) -> CheckpointInfo | None:
-    directory = attempt_directory(step, attempt)
-    try:
-        manifest = read_manifest(store, directory)
-    except NotFound:
-        return None
-    except (CorruptCheckpoint, UnsupportedFormat, UnsafeName) as error:
-        return CheckpointInfo(step, attempt, directory, None, error)
-    if (manifest.step, manifest.attempt) != (step, attempt):
-        why = f"the manifest of step {manifest.step}, attempt {manifest.attempt}"
-        return CheckpointInfo(
-            step, attempt, directory, None, CorruptCheckpoint(f"{directory}/{MANIFEST}", why)
-        )
-    return CheckpointInfo(step, attempt, directory, manifest)
-
-
-def _progress(info: CheckpointInfo) -> tuple[int, bool, bool, int, int, int, tuple[int, int]]:
-    attempt = parse_attempt(info.attempt) if info.attempt else (0, 0)
-    if info.manifest is None:
-        return info.step, True, False, 0, 0, 0, attempt
-    position = info.manifest.position
-    phase = position.get("phase")
-    rank = _PHASES.index(phase) if phase in _PHASES else -1
-    epoch, batch = _whole(position.get("epoch")), _whole(position.get("batch"))
-    return info.step, False, phase == "end", epoch, rank, batch, attempt
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) else -1
+        return values, tuple(WorkerState(part.member, own.get(part.member, {}), part.state) for part in parts)

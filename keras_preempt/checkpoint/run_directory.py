@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from keras_preempt.checkpoint import documents
@@ -18,9 +18,8 @@ from keras_preempt.checkpoint.errors import (
     one_line,
     why_unusable,
 )
+from keras_preempt.checkpoint.finding import CheckpointInfo, committed, is_removed
 from keras_preempt.checkpoint.layout import MANIFEST, RUN, is_attempt, parse_step
-from keras_preempt.checkpoint.manifest import Manifest
-from keras_preempt.checkpoint.reader import CheckpointInfo, committed, find
 from keras_preempt.checkpoint.storage.store import Store
 
 _LOOKED_INTO = 50  # folders in which a run is looked for, to name it in a message
@@ -122,26 +121,6 @@ def read_chosen(
         if not removed:
             break
     raise NoSuchCheckpoint(_nothing(store.url, step, infos, list(wrong.values())))
-
-
-def manifests_in(store: Store, folders: Iterable[str]) -> Iterator[tuple[str, Manifest]]:
-    """Yields each readable manifest in those of some folders of a run that are steps', and the attempt's folder."""
-    for folder in folders:
-        for attempt in store.children(folder) if parse_step(folder) is not None else ():
-            info = find(store, f"{folder}/{attempt}")
-            if info is not None and info.manifest is not None:
-                yield info.directory, info.manifest
-
-
-def is_removed(store: Store, info: CheckpointInfo) -> bool:
-    """Whether a listed checkpoint was removed since: its manifest goes first."""
-    try:
-        store.stat(f"{info.directory}/{MANIFEST}")
-    except NotFound:
-        return True
-    except ValueError:  # an unsafe name, which is there
-        return False
-    return False
 
 
 def _nothing(url: str, step: int | None, infos: list[CheckpointInfo], wrong: list[str]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import NotFound, UnsafeName
+from keras_preempt.checkpoint.finding import find
 from keras_preempt.checkpoint.layout import (
     INCARNATIONS,
     MANIFEST,
@@ -20,7 +21,6 @@ from keras_preempt.checkpoint.layout import (
     parse_step,
 )
 from keras_preempt.checkpoint.manifest import Manifest
-from keras_preempt.checkpoint.reader import find
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.store import Store
 

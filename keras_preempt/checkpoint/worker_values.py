@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.values import Box
+
+_REPLICA = re.compile(r"(.*)@([0-9]+)\Z", re.DOTALL)
+
+
+def by_replica(local: Mapping[str, Array]) -> dict[str, list[Array]]:
+    """Returns the values of each variable among a worker's own, in the order of its replicas."""
+    found: dict[str, dict[int, Array]] = {}
+    for key, value in local.items():
+        if match := _REPLICA.match(key):
+            found.setdefault(match[1], {})[int(match[2])] = value
+    return {name: [values[index] for index in sorted(values)] for name, values in found.items()}
 
 
 @dataclass(frozen=True)

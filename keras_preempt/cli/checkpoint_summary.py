@@ -10,6 +10,7 @@ from typing import Any
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound, UnsafeName, UnsupportedFormat
+from keras_preempt.checkpoint.finding import CheckpointInfo, committed, is_removed
 from keras_preempt.checkpoint.layout import (
     EVENTS,
     MANIFEST,
@@ -18,8 +19,7 @@ from keras_preempt.checkpoint.layout import (
     parse_attempt,
     parse_step,
 )
-from keras_preempt.checkpoint.reader import CheckpointInfo, committed, verify
-from keras_preempt.checkpoint.run_directory import is_removed
+from keras_preempt.checkpoint.reader import verify
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.report import events
 from keras_preempt.report.progress import transfer

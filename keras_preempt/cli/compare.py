@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_preempt.checkpoint.reader import CheckpointInfo, Reading
+from keras_preempt.checkpoint.finding import CheckpointInfo
+from keras_preempt.checkpoint.reader import Reading
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
 from keras_preempt.checkpoint.tensors import Array
 

@@ -13,8 +13,8 @@ import click
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint, NotFound, one_line
+from keras_preempt.checkpoint.finding import manifests_in
 from keras_preempt.checkpoint.layout import EVENTS, RUN, SAVE_REQUEST, step_directory, step_of
-from keras_preempt.checkpoint.run_directory import manifests_in
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.options import CannotRead, directory_argument, opened_run, seconds_option, store_of
 from keras_preempt.process import this_process

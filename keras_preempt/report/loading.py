@@ -8,8 +8,9 @@ from typing import Any
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint
+from keras_preempt.checkpoint.finding import manifests_in
 from keras_preempt.checkpoint.layout import parse_step
-from keras_preempt.checkpoint.run_directory import manifests_in, read_run
+from keras_preempt.checkpoint.run_directory import read_run
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process import this_process
 from keras_preempt.process.words import counted, some

@@ -12,9 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from keras_preempt.agreement.messages import Position
-from keras_preempt.checkpoint.other_workers import SETUP
+from keras_preempt.agreement.messages import PHASES, Position
+from keras_preempt.checkpoint.documents import of_file
+from keras_preempt.checkpoint.finding import CheckpointInfo
+from keras_preempt.checkpoint.layout import MANIFEST, part_file
 from keras_preempt.checkpoint.reader import Loaded
+from keras_preempt.checkpoint.setup import SETUP
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.worker_values import WorkerValues
 
@@ -97,3 +100,34 @@ def captured(components: Sequence[Component], phase: str) -> tuple[dict[str, Any
         state.update(component.capture(phase, values))
     known = {name: state.pop(name) for name in _FIELDS if name in state}
     return {**known, **state}, values
+
+
+_LEAST = -(2**31)  # A count may be below 0 where Keras has counted ahead.
+
+
+def checked(info: CheckpointInfo, loaded: Loaded, member: int) -> Loaded:
+    """Returns what worker `member` has read of a checkpoint, if a fit can have written it; else `CorruptCheckpoint`.
+
+    Checksums say that a file is what was written, not who wrote it. This is looked at before the workers agree on a
+    checkpoint, so that they can pass it over.
+    """
+    place = of_file(loaded.manifest.position, f"{info.directory}/{MANIFEST}")
+    place.choice("phase", PHASES)
+    for name in ("epoch", "batch", "step"):
+        place.integer(name)
+    states = {member if loaded.substituted_from is None else loaded.substituted_from: loaded.state}
+    if loaded.workers:
+        states = {own.member: own.state for own in loaded.workers}
+    for whose, state in states.items():
+        fields = of_file(state, f"{info.directory}/{part_file(whose)}")
+        for name in ("callbacks", "random"):
+            fields.mapping(name)
+        fields.boolean("stopped")
+        place = fields.inner("input").inner("position")
+        for name in ("iterators", "batches"):
+            place.integer(name, minimum=_LEAST)
+        place.integers("drawn_before", minimum=_LEAST)
+        place.boolean("current")
+        if not place.null("num_batches"):
+            place.integer("num_batches")
+    return loaded

@@ -10,7 +10,7 @@ import keras
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.keras.running_fit import RunningFit, builds_before_evaluating
 from keras_preempt.checkpoint.documents import FORMAT
-from keras_preempt.checkpoint.other_workers import Setup
+from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.state.model import ELSEWHERE, ModelState
 
 

@@ -14,13 +14,14 @@ from typing import Any
 
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.worker_values import by_replica
+from keras_preempt.process.words import some
 from keras_preempt.state import sharding
 
 GROUPS = ("model/", "optimizer/", "metrics/", "attributes/", "step/")
 """How the names of variables begin. Everything else in a checkpoint is not a variable."""
 
 _COUNTED = re.compile(r"(.*?)(?:#[0-9]+)?\Z", re.DOTALL)
-_REPLICA = re.compile(r"(.*)@([0-9]+)\Z", re.DOTALL)
 _SHOWN = 10
 
 
@@ -49,31 +50,20 @@ class Waiting:
 
 
 def find_waiting(
-    mirrored: Mapping[str, Array], local: Mapping[str, Array], known: Iterable[str]
+    whole: Mapping[str, Array], local: Mapping[str, Array], known: Iterable[str]
 ) -> tuple[dict[str, Waiting], dict[str, Waiting]]:
-    """Returns the values that have no variable yet, mirrored and local ones, by name.
-
-    Args:
-        mirrored: The restored values of mirrored variables, by name.
-        local: Those of local variables, as "name@replica".
-        known: The names of the variables that exist.
-    """
+    """Returns the restored values that have no variable among the `known` ones, by name: mirrored and local ones."""
     known = set(known)
-    alike = {
-        name: Waiting(name, [value])
-        for name, value in mirrored.items()
-        if name.startswith(GROUPS) and name not in known
-    }
-    parts: dict[str, list[tuple[int, Array]]] = {}
-    for key, value in local.items():
-        match = _REPLICA.match(key)
-        if match is not None and match[1].startswith(GROUPS) and match[1] not in known:
-            parts.setdefault(match[1], []).append((int(match[2]), value))
-    own = {
-        name: Waiting(name, [value for _, value in sorted(values, key=lambda part: part[0])])
-        for name, values in parts.items()
-    }
-    return alike, own
+    alike = {name: [value] for name, value in whole.items()}
+    missing, own = (
+        {
+            name: Waiting(name, values)
+            for name, values in kind.items()
+            if name.startswith(GROUPS) and name not in known
+        }
+        for kind in (alike, by_replica(local))
+    )
+    return missing, own
 
 
 def base(name: str) -> str:
@@ -109,44 +99,27 @@ class Handover:
         """The names of the values that wait."""
         return [*self.mirrored, *self.local]
 
-    def keep(
-        self, mirrored: Mapping[str, Array], local: Mapping[str, Array], real: Mapping[str, Any]
-    ) -> bool:
-        """Keeps those of restored values that have no variable yet; returns whether there are any.
-
-        Args:
-            mirrored: The values of mirrored variables, by name.
-            local: Those of local variables, as "name@replica".
-            real: The variables that exist, by name.
-        """
-        missing, own = find_waiting(mirrored, local, real)
+    def keep(self, whole: Mapping[str, Array], local: Mapping[str, Array], real: Mapping[str, Any]) -> bool:
+        """Keeps those of restored values that have no variable among the `real` ones; returns whether there are any."""
+        missing, own = find_waiting(whole, local, real)
         counted = Counter(map(base, (*missing, *own)))
         # With some of a path missing, the order of all of it is unknown.
         settled = [name for name in real if base(name) not in counted]
-        missing, own = find_waiting(mirrored, local, settled)
+        missing, own = find_waiting(whole, local, settled)
         self.mirrored.update(missing)
         self.local.update(own)
         return bool(missing or own)
 
     def watch(self, real: Iterable[Any], look: Callable[[Any], bool]) -> None:
-        """Has `look` called with each variable that comes into being, before it is used.
-
-        Args:
-            real: The variables that exist and whose values do not wait.
-            look: See `backend.seam.Backend.watch_first_use`.
-        """
+        """Has `look` called with each variable that comes into being, before it is used; see `watch_first_use`."""
         if self._stop_watching is None:
             self._stop_watching = backend().watch_first_use(real, look)
 
     def hand_over(self, real: Mapping[str, Any], used: Any = None) -> bool:
-        """Assigns what waits to the variables that exist by now; returns whether there were any.
+        """Assigns what waits to the `real` variables that exist by now; returns whether there were any.
 
-        Args:
-            real: The variables that exist, by name.
-            used: A variable that is about to be used for the first time.
-
-        Raises:
-            UnclaimedValues: A variable is not the one that was saved, or was used before that could be told.
+        `used` is a variable that is about to be used for the first time. Raises `UnclaimedValues` if a variable is not
+        the one that was saved, or was used before that could be told.
         """
         waiting = {**self.mirrored, **self.local}
         awaited = Counter(map(base, waiting))
@@ -192,17 +165,12 @@ class Handover:
             self._stop_watching = None
 
 
-def _shown(names: Iterable[str]) -> str:
-    listed = sorted(names)
-    return ", ".join(listed[:_SHOWN]) + (f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else "")
-
-
 def unclaimed(names: Iterable[str]) -> UnclaimedValues:
     """Returns the error for values that are still waiting after a step of training."""
     listed = sorted(names)
     return UnclaimedValues(
         "Expected every value of the checkpoint to be claimed by a variable that exists after a step of training. "
-        f"Received: {len(listed)} that none has claimed: {_shown(listed)}. Train with the program that has "
+        f"Received: {len(listed)} that none has claimed: {some(listed, _SHOWN)}. Train with the program that has "
         "saved them, or in another directory. Nothing was saved."
     )
 
@@ -211,8 +179,9 @@ def not_regrouped(names: Iterable[str]) -> UnclaimedValues:
     """Returns the error for values that differ between replicas, where there are others now, and no variable yet."""
     return UnclaimedValues(
         "Expected the variables that can differ between replicas to exist before fit, to continue on other workers or "
-        f"replicas than those that saved. Received: a model that makes {_shown(names)} only while it trains. Build the "
-        "model before fit, train without run_eagerly=True, or continue on as many workers and replicas as before."
+        "replicas than those that saved. Received: a model that makes "
+        f"{some(sorted(names), _SHOWN)} only while it trains. Build the model before fit, train without "
+        "run_eagerly=True, or continue on as many workers and replicas as before."
     )
 
 

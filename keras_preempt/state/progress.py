@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_preempt.backend.keras.running_fit import RunningFit
-from keras_preempt.checkpoint.other_workers import SETUP, Setup
+from keras_preempt.checkpoint.setup import SETUP, Setup
 from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state.component import Component, RestoreMoment, StoredState
 

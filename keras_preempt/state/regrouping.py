@@ -7,15 +7,15 @@ random state, callbacks, logs) is taken from the worker with the same number, mo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from keras_preempt.backend.keras.input_feed import InputFeed
-from keras_preempt.checkpoint.other_workers import LoadedFromOthers, Setup
-from keras_preempt.checkpoint.reader import Loaded, Own
+from keras_preempt.checkpoint.reader import Loaded
+from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.checkpoint.worker_values import WorkerValues
+from keras_preempt.checkpoint.worker_values import WorkerValues, by_replica
 from keras_preempt.process.words import counted, numbered
 from keras_preempt.state import regroup
 from keras_preempt.state.handover import find_waiting, not_regrouped
@@ -42,7 +42,7 @@ def regrouped_for(
     loaded: Loaded, model_state: ModelState, feed: InputFeed, member: int, setup: Setup
 ) -> tuple[Loaded, Regrouped | None]:
     """Returns what was loaded; if other workers have saved it, made into the part of this one, and how."""
-    if not isinstance(loaded, LoadedFromOthers):
+    if loaded.saved_on is None:
         return loaded, None
     regrouped = regroup_checkpoint(
         loaded,
@@ -60,7 +60,7 @@ def regrouped_for(
 
 
 def regroup_checkpoint(
-    found: LoadedFromOthers,
+    found: Loaded,
     model_state: ModelState,
     member: int,
     setup: Setup,
@@ -68,89 +68,60 @@ def regroup_checkpoint(
     steps_per_execution: int,
     num_batches: int | None,
 ) -> Regrouped:
-    """Makes the part of one worker.
-
-    Args:
-        found: The parts that were saved.
-        model_state: The variables of this worker.
-        member: Its number.
-        setup: What it trains on.
-        steps_per_execution: Steps in one call of the train function.
-        num_batches: Batches in an epoch of this fit's input, if known.
-    """
+    """Makes the part of a worker that trains on `setup`; an epoch of its input has `num_batches`, if that is known."""
+    old = found.saved_on
+    assert old is not None
     source = next((own for own in found.workers if own.member == member), None)
     source = source or found.workers[member % len(found.workers)]
     rules = model_state.rules()
-    tensors, local, treatment = _variables(found, model_state, rules, member, setup.workers)
-    others = {key: value for key, value in source.local.items() if _variable(key) not in rules}
-    # A snapshot is of another worker's part of the data.
-    captured = {name: value for name, value in source.state["input"].items() if name != "snapshot"}
-    continuation = convert(
-        found.manifest.position,
-        captured["position"],
-        found.setup,
-        setup,
-        steps_per_execution=steps_per_execution,
-        num_batches=num_batches,
-    )
-    if setup.global_batch is None or setup.global_batch != found.setup.global_batch:
-        captured = {name: value for name, value in captured.items() if name != "grain"}  # It counts batches.
-    state = {**source.state, "input": {**captured, "position": continuation.place, "way": "replay"}}
-    values = WorkerValues({**found.values.whole, **tensors}, {**others, **local}, found.values.boxes)
-    loaded = Loaded(
-        replace(found.manifest, position=continuation.where), values, state, substituted_from=None
-    )
-    by_replica = any(_variable(key) in rules for own in found.workers for key in own.local)
-    summary = _summary(found, setup, continuation, exact=not local and not by_replica)
-    return Regrouped(loaded, summary, dict(treatment))
-
-
-def _variables(
-    found: LoadedFromOthers,
-    model_state: ModelState,
-    rules: Mapping[str, regroup.Rule],
-    member: int,
-    members: int,
-) -> tuple[dict[str, Array], dict[str, Array], Counter[str]]:
-    tensors: dict[str, Array] = {}
+    replicas = [by_replica(own.local) for own in found.workers]
+    whole: dict[str, Array] = {}
     local: dict[str, Array] = {}
     treatment: Counter[str] = Counter()
     for name, rule in rules.items():
         if name in found.values.boxes:  # One value, of which this worker has read what it holds.
             treatment[regroup.KEPT] += 1
             continue
-        whole = found.values.whole.get(name)
-        values = [whole] if whole is not None else _of_all_replicas(found.workers, name)
+        values = [value for own in replicas for value in own.get(name, ())]
+        if name in found.values.whole:
+            values = [found.values.whole[name]]
         if not values:
             continue
         if name in model_state.mirrored:
-            (tensors[name],), how = regroup.regroup(values, 1, rule)
+            (whole[name],), how = regroup.regroup(values, 1, rule)
         else:
             here = model_state.replicas_here(name)
-            parts, how = regroup.regroup(values, members * here, rule)
+            parts, how = regroup.regroup(values, setup.workers * here, rule)
             local.update({f"{name}@{index}": parts[member * here + index] for index in range(here)})
         treatment[how] += 1
-    return tensors, local, treatment
+    exact = not local and not any(name in rules for own in replicas for name in own)
+    others = {key: value for key, value in source.local.items() if key.rpartition("@")[0] not in rules}
+    # A snapshot is of another worker's part of the data.
+    captured = {name: value for name, value in source.state["input"].items() if name != "snapshot"}
+    continuation = convert(
+        found.manifest.position,
+        captured["position"],
+        old,
+        setup,
+        steps_per_execution=steps_per_execution,
+        num_batches=num_batches,
+    )
+    if setup.global_batch is None or setup.global_batch != old.global_batch:
+        captured = {name: value for name, value in captured.items() if name != "grain"}  # It counts batches.
+    state = {**source.state, "input": {**captured, "position": continuation.place, "way": "replay"}}
+    loaded = Loaded(
+        replace(found.manifest, position=continuation.where),
+        WorkerValues({**found.values.whole, **whole}, {**others, **local}, found.values.boxes),
+        state,
+    )
+    summary = _summary(old, setup, found.manifest.missing, continuation, exact=exact)
+    return Regrouped(loaded, summary, dict(treatment))
 
 
-def _of_all_replicas(workers: Sequence[Own], name: str) -> list[Array]:
-    values = []
-    for own in workers:
-        index = 0
-        while (key := f"{name}@{index}") in own.local:
-            values.append(own.local[key])
-            index += 1
-    return values
-
-
-def _variable(key: str) -> str:
-    return key.rpartition("@")[0]
-
-
-def _summary(found: LoadedFromOthers, setup: Setup, continuation: Continuation, *, exact: bool) -> str:
+def _summary(
+    old: Setup, setup: Setup, missing: Sequence[int], continuation: Continuation, *, exact: bool
+) -> str:
     """Says what is exact; `exact` is whether every variable has, and had, one value for all replicas."""
-    old = found.setup
-    missing = found.manifest.missing
     if old.layout != setup.layout and exact and not missing:
         kept = "every variable has its exact value, divided among the devices in another way"
     elif exact and not missing:

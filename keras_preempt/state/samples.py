@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from keras_preempt.checkpoint.other_workers import Setup
+from keras_preempt.checkpoint.setup import Setup
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ import pytest
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.attempt import Attempt
-from keras_preempt.checkpoint.commit import commit
+from keras_preempt.checkpoint.commit import Patience, commit
 from keras_preempt.checkpoint.division import divide
 from keras_preempt.checkpoint.errors import AlreadyExists
+from keras_preempt.checkpoint.finding import CheckpointInfo, committed
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name, incarnation_file
 from keras_preempt.checkpoint.manifest import Manifest
-from keras_preempt.checkpoint.reader import CheckpointInfo, committed
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
@@ -85,7 +85,7 @@ def write_parts(
 
 
 def commit_parts(store: Store, directory: str, step: int, **changed: Any) -> Manifest:
-    """Commits; `changed` are fields of `Attempt` and arguments of `commit`."""
+    """Commits; `changed` are fields of `Attempt` and `Patience`, and `now`."""
     known = {field.name for field in fields(Attempt)}
     told: dict[str, Any] = {
         "step": step,
@@ -103,7 +103,8 @@ def commit_parts(store: Store, directory: str, step: int, **changed: Any) -> Man
     with contextlib.suppress(AlreadyExists):  # as the start of the job has done
         store.create(incarnation_file(attempt.incarnation), b"")
     options = {name: value for name, value in changed.items() if name not in known}
-    return commit(store, attempt, **{"timeout": 5.0, "optional_timeout": 0.0, **options})
+    now = {"now": options.pop("now")} if "now" in options else {}
+    return commit(store, attempt, Patience(**{"required": 5.0, **options}), **now)
 
 
 def save(

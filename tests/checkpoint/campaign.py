@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_preempt.checkpoint import commit as committing
-from keras_preempt.checkpoint import incarnations, reader, tidying, writer
+from keras_preempt.checkpoint import finding, incarnations, reader, tidying, writer
 from keras_preempt.checkpoint.errors import CheckpointError, Fenced
+from keras_preempt.checkpoint.finding import CheckpointInfo
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
-from keras_preempt.checkpoint.reader import CheckpointInfo
 from keras_preempt.checkpoint.retention import Retention
 from tests.checkpoint.builders import shares_of, values_of
 from tests.checkpoint.campaign_bucket import Bucket
@@ -145,7 +145,7 @@ class _Simulation:
         restore = self.checker.restore_begins()
         before = sum(self.happened.values())
         try:
-            infos = reader.newest_first(store)
+            infos = finding.newest_first(store)
             incarnation = incarnations.claim(store, {"worker": worker.name})
             self.checker.claimed(worker, incarnation)
             chosen, told = self._restore(store, infos)
@@ -226,8 +226,8 @@ class _Simulation:
                 writers=tuple(range(job.members)),
                 values=values_of(tensors),
             )
-            limits = {"timeout": 1.0, "optional_timeout": 0.0}
-            manifest = committing.commit(store, plan, **limits, now=times["clock"], **times)
+            patience = committing.Patience(1.0, **times)
+            manifest = committing.commit(store, plan, patience, now=times["clock"])
         self.commits += 1
         self.checker.told(worker, directory, repr(manifest))
         if member < self.scenario.committers and not self._faulty(before):
@@ -241,13 +241,13 @@ class _Simulation:
     def _reading(self, worker: Worker, store: SteppedStore) -> None:
         for _ in range(6):
             restore = self.checker.restore_begins()
-            chosen, told = self._restore(store, reader.newest_first(store))
+            chosen, told = self._restore(store, finding.newest_first(store))
             self.checker.restore_ends(worker, restore, chosen and chosen.directory, told, hindered=False)
 
     def _audit(self, worker: Worker, store: SteppedStore) -> None:
         """Whatever has happened: one who starts now gets the newest whole checkpoint."""
         restore = self.checker.restore_begins()
-        chosen, told = self._restore(store, reader.newest_first(store))
+        chosen, told = self._restore(store, finding.newest_first(store))
         if chosen is not None and (problem := problem_of(self.place.read, chosen.directory)) is not None:
             self._fail(f"restore: {chosen.directory} was restored, and is broken: {problem}")
         self.checker.restore_ends(worker, restore, chosen and chosen.directory, told, hindered=False)

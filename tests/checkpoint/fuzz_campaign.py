@@ -18,7 +18,8 @@ from pathlib import Path
 from types import FrameType
 
 from keras_preempt.checkpoint.errors import CheckpointError
-from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Reading, committed, load, verify
+from keras_preempt.checkpoint.finding import CheckpointInfo, committed
+from keras_preempt.checkpoint.reader import Loaded, Reading, load, verify
 from tests.checkpoint.fuzz_mutations import SEALED, UNSEALED
 from tests.checkpoint.fuzz_targets import MEMBERS, WANTED, Targets, make
 

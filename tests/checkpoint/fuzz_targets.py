@@ -13,8 +13,9 @@ from unittest import mock
 import google_crc32c
 
 from keras_preempt.checkpoint import division, documents
+from keras_preempt.checkpoint.finding import CheckpointInfo, committed
 from keras_preempt.checkpoint.layout import MANIFEST, part_file
-from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, committed, load
+from keras_preempt.checkpoint.reader import Loaded, load
 from keras_preempt.checkpoint.storage.local import LocalStore
 from tests.checkpoint.sharded_builders import attempt_of, held_by, save, sharded
 

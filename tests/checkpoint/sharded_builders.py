@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.attempt import Attempt
-from keras_preempt.checkpoint.commit import commit
+from keras_preempt.checkpoint.commit import Patience, commit
 from keras_preempt.checkpoint.layout import attempt_name
 from keras_preempt.checkpoint.manifest import Manifest
 from keras_preempt.checkpoint.storage.local import LocalStore
@@ -120,7 +120,7 @@ def save(store: Store, attempt: Attempt, absent: Collection[int] = (), **options
     if not incarnations.latest(store):
         incarnations.claim(store, {})
     write(store, attempt, absent)
-    return commit(store, attempt, **{"timeout": 5.0, "optional_timeout": 0.0, **options})
+    return commit(store, attempt, Patience(**{"required": 5.0, **options}))
 
 
 def held_by(member: int, specs: Sequence[Value]) -> dict[str, list[Box]]:

@@ -9,7 +9,7 @@ import pytest
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.attempt import Attempt
-from keras_preempt.checkpoint.commit import read_manifest, wait_for_commit
+from keras_preempt.checkpoint.commit import wait_for_commit
 from keras_preempt.checkpoint.errors import (
     CheckpointError,
     CommitFailed,
@@ -20,7 +20,7 @@ from keras_preempt.checkpoint.errors import (
     StoreUnavailable,
 )
 from keras_preempt.checkpoint.layout import MANIFEST
-from keras_preempt.checkpoint.manifest import Manifest
+from keras_preempt.checkpoint.manifest import Manifest, read_manifest
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import FileInfo
@@ -122,7 +122,7 @@ def test_a_part_of_a_doomed_worker_is_waited_for_briefly_and_its_lack_recorded(
     write_parts(store, DIRECTORY, 3, members=(1,), writers=(1,))
     if arrives:
         time.events.append((0.3, lambda: write_parts(store, DIRECTORY, 3, members=(0,), writers=(1,))))
-    manifest = commit(writers=(1,), doomed=(0,), optional_timeout=0.5)
+    manifest = commit(writers=(1,), doomed=(0,), optional=0.5)
     assert manifest.missing == (() if arrives else (0,))
     assert [part.member for part in manifest.parts] == ([0, 1] if arrives else [1])
     assert arrives or time.now == pytest.approx(0.5)
@@ -253,5 +253,5 @@ def test_waiting_in_vain_ends_and_looks_at_a_bucket_are_spaced_out_up_to_its_lon
             read_manifest(store, DIRECTORY)
     else:
         with pytest.raises(CommitFailed, match="none of workers 0, 1"):
-            commit(optional_timeout=5.0)
+            commit(optional=5.0)
     assert time.pauses == pytest.approx([0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 0.6])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from keras_preempt.checkpoint import commit as committing
-from keras_preempt.checkpoint import incarnations, reader, tidying
+from keras_preempt.checkpoint import finding, incarnations, tidying
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound
 from keras_preempt.checkpoint.layout import MANIFEST, incarnation_file
 from keras_preempt.checkpoint.retention import Retention
@@ -107,12 +107,12 @@ def test_a_bucket_that_does_not_know_its_own_writes_is_noticed(monkeypatch: pyte
 def no_check_of_the_parts(patch: pytest.MonkeyPatch) -> None:
     real = committing.commit
 
-    def commit(store: Any, attempt: committing.Attempt, **given: Any) -> Any:
+    def commit(store: Any, attempt: committing.Attempt, *given: Any, **more: Any) -> Any:
         others = tuple(range(1, attempt.members))
-        return real(store, replace(attempt, writers=(0,), doomed=others), **given)
+        return real(store, replace(attempt, writers=(0,), doomed=others), *given, **more)
 
     patch.setattr(committing, "commit", commit)
-    patch.setattr(committing, "check_tensors", lambda *_: None)
+    patch.setattr(committing, "check_boxes", lambda *_: None)
 
 
 def fence_only_at_the_beginning(patch: pytest.MonkeyPatch) -> None:
@@ -174,8 +174,8 @@ def manifest_removed_last(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_look_at_the_directory(patch: pytest.MonkeyPatch) -> None:
-    real = reader._look
-    patch.setattr(reader, "_look", lambda *given: (real(*given)[0], []))
+    real = finding._look
+    patch.setattr(finding, "_look", lambda *given: (real(*given)[0], []))
 
 
 def claims_that_are_not_exclusive(patch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint
+from keras_preempt.checkpoint.finding import committed
 from keras_preempt.checkpoint.layout import MANIFEST, part_file
-from keras_preempt.checkpoint.reader import committed, load, verify
+from keras_preempt.checkpoint.reader import load, verify
 from tests.checkpoint.builders import snapshot
 from tests.checkpoint.fuzz_targets import MEMBERS, Change, Targets, edit_part, fields_of, seal_document
 

@@ -9,8 +9,9 @@ from unittest import mock
 import pytest
 
 from keras_preempt.checkpoint import failpoints
+from keras_preempt.checkpoint.finding import committed
 from keras_preempt.checkpoint.layout import MANIFEST
-from keras_preempt.checkpoint.reader import committed, load, verify
+from keras_preempt.checkpoint.reader import load, verify
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
 from tests.checkpoint.builders import model, retain, save, snapshot

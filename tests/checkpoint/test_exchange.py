@@ -17,7 +17,8 @@ from keras_preempt.checkpoint import exchange, reader
 from keras_preempt.checkpoint.checked_file import CheckedFile
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotEnoughMemory
 from keras_preempt.checkpoint.exchange import LARGEST_ROUND, ROUNDING, SMALLEST_PIECE, Exchange, piece_length
-from keras_preempt.checkpoint.reader import Loaded, Reading, committed
+from keras_preempt.checkpoint.finding import committed
+from keras_preempt.checkpoint.reader import Loaded, Reading
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.tensors import Array, new_places, read_to_places, write_tensors
 from keras_preempt.checkpoint.values import Value

@@ -12,9 +12,9 @@ import pytest
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint
+from keras_preempt.checkpoint.finding import committed
 from keras_preempt.checkpoint.identity import check_or_create
 from keras_preempt.checkpoint.layout import MANIFEST, RUN, part_file
-from keras_preempt.checkpoint.reader import committed
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
 from tests.checkpoint.builders import retain, snapshot

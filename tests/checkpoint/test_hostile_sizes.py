@@ -14,8 +14,9 @@ import pytest
 
 from keras_preempt.checkpoint.assembly import memory_limit
 from keras_preempt.checkpoint.errors import CheckpointError, NotEnoughMemory
+from keras_preempt.checkpoint.finding import committed
 from keras_preempt.checkpoint.layout import MANIFEST, local_file, part_file
-from keras_preempt.checkpoint.reader import Reading, committed, load, verify
+from keras_preempt.checkpoint.reader import Reading, load, verify
 from tests.checkpoint.fuzz_targets import MEMBERS, Targets, edit_part, list_file, list_part, seal_text
 from tests.checkpoint.hostile_start import assert_passed_over, start
 

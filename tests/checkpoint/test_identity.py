@@ -14,7 +14,7 @@ from keras_preempt.checkpoint.errors import (
     UnsupportedFormat,
 )
 from keras_preempt.checkpoint.identity import check_or_create
-from keras_preempt.checkpoint.other_workers import Setup
+from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.checkpoint.storage.local import LocalStore
 from tests.checkpoint.builders import snapshot
 from tests.checkpoint.round_table import together

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint
-from keras_preempt.checkpoint.other_workers import SETUP, LoadedFromOthers, Setup, differences, load_for
-from keras_preempt.checkpoint.reader import CheckpointInfo
+from keras_preempt.checkpoint.finding import CheckpointInfo
+from keras_preempt.checkpoint.reader import Reading
+from keras_preempt.checkpoint.setup import SETUP, Setup, differences
 from keras_preempt.checkpoint.storage.local import LocalStore
 from tests.checkpoint import builders
 from tests.checkpoint.sharded_builders import Counting
@@ -37,15 +38,15 @@ def test_another_setup_reads_every_part_and_the_same_its_own_part_only_and_no_fi
 ) -> None:
     for member in range(setup.workers):
         store.opened.clear()
-        loaded = load_for(store, saved, member, setup)
+        loaded = Reading(store, saved).load(member, setup)
         assert set(store.opened.values()) == {1}
         assert {"w00000.part.json", "w00001.part.json"} <= store.opened.keys()
         np.testing.assert_array_equal(loaded.values.whole["dense/kernel"], builders.model(5)["dense/kernel"])
-        assert isinstance(loaded, LoadedFromOthers) == (setup != OLD)
-        if not isinstance(loaded, LoadedFromOthers):
+        assert bool(loaded.workers) == (setup != OLD)
+        if not loaded.workers:
             assert loaded.state["member"] == member
             continue
-        assert loaded.setup == OLD
+        assert loaded.saved_on == OLD
         assert [own.member for own in loaded.workers] == [0, 1]
         for own in loaded.workers:
             assert own.state["member"] == own.member
@@ -59,17 +60,17 @@ def test_a_damaged_part_of_another_worker_is_found_out(store: LocalStore, saved:
     data[-1] ^= 1
     file.write_bytes(data)
     with pytest.raises(CorruptCheckpoint, match="w00001"):
-        load_for(store, saved, 0, OTHERS[0])
-    assert load_for(store, saved, 0, OLD).state["member"] == 0  # It needs that file no more than before.
+        Reading(store, saved).load(0, OTHERS[0])
+    assert Reading(store, saved).load(0, OLD).state["member"] == 0  # It needs that file no more than before.
 
 
 def test_a_checkpoint_that_does_not_say_what_it_was_saved_on_is_for_as_many_workers(
     store: LocalStore,
 ) -> None:
     info = builders.save(store, 5)
-    assert load_for(store, info, 1, OLD).state["member"] == 1
+    assert Reading(store, info).load(1, OLD).state["member"] == 1
     with pytest.raises(CheckpointError, match="Start 2 workers"):
-        load_for(store, info, 0, OTHERS[0])
+        Reading(store, info).load(0, OTHERS[0])
 
 
 def differ(old: Setup = OLD, **changes: Any) -> list[str]:

@@ -11,8 +11,9 @@ import pytest
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, UnsupportedFormat
+from keras_preempt.checkpoint.finding import CheckpointInfo, committed
 from keras_preempt.checkpoint.layout import MANIFEST
-from keras_preempt.checkpoint.reader import CheckpointInfo, Reading, committed, load, verify
+from keras_preempt.checkpoint.reader import Reading, load, verify
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.writer import WorkerShare, write_part

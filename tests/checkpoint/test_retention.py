@@ -9,8 +9,9 @@ import pytest
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable
+from keras_preempt.checkpoint.finding import CheckpointInfo, committed
 from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, attempt_name
-from keras_preempt.checkpoint.reader import CheckpointInfo, committed, verify
+from keras_preempt.checkpoint.reader import verify
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
 from tests.checkpoint.builders import at, retain, save, write_parts

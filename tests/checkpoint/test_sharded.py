@@ -13,11 +13,12 @@ import pytest
 from safetensors import safe_open
 
 from keras_preempt.checkpoint import assembly, incarnations, reader, writer
-from keras_preempt.checkpoint.commit import commit
+from keras_preempt.checkpoint.commit import Patience, commit
 from keras_preempt.checkpoint.division import PiecesLost
 from keras_preempt.checkpoint.errors import CommitFailed, NotEnoughMemory, PartsMissing
+from keras_preempt.checkpoint.finding import CheckpointInfo, committed
 from keras_preempt.checkpoint.layout import MANIFEST, is_attempt_file, part_file
-from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Reading, committed, load, verify
+from keras_preempt.checkpoint.reader import Loaded, Reading, load, verify
 from keras_preempt.checkpoint.tensors import empty
 from keras_preempt.checkpoint.values import Value
 from keras_preempt.checkpoint.writer import discard
@@ -217,7 +218,7 @@ def test_a_worker_under_notice_that_alone_holds_a_piece_writes_it_and_is_waited_
             late.start()
         late.join(30)
 
-    manifest = save(store, attempt, absent=(1,), timeout=60.0, wait=wait)
+    manifest = save(store, attempt, absent=(1,), required=60.0, wait=wait)
     assert (manifest.writers, manifest.holders, manifest.missing) == ((0,), (0, 1), ())
     assert_holds(load(store, committed(store)[0], 0, 1), [], 0)
 
@@ -255,7 +256,7 @@ def test_parts_of_another_plan_are_not_committed(store: Counting) -> None:
     attempt = attempt_of(STEP, specs, 2, writers=(0,), doomed=(1,))
     why = "of worker 0 in .* the pieces of sharded tensors that are its to write"
     with pytest.raises(CommitFailed, match=why):
-        commit(store, attempt, timeout=0.0, optional_timeout=0.0)
+        commit(store, attempt, Patience(0.0))
     assert committed(store) == []
 
 

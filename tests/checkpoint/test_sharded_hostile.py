@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
+from keras_preempt.checkpoint.finding import committed
 from keras_preempt.checkpoint.layout import MANIFEST, part_file
-from keras_preempt.checkpoint.reader import Reading, committed, load, verify
+from keras_preempt.checkpoint.reader import Reading, load, verify
 from tests.checkpoint.fuzz_targets import Change, edit_part, fields_of, seal_document
 from tests.checkpoint.sharded_builders import ALONE, Counting, attempt_of, held_by, save, sharded
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_preempt.checkpoint.shares import share_out
+from keras_preempt.checkpoint.exchange import share_out
 
 size_lists = st.lists(st.integers(0, 1 << 28), max_size=40)
 

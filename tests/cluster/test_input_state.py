@@ -9,7 +9,8 @@ from pathlib import Path
 import keras
 import pytest
 
-from keras_preempt.checkpoint.reader import committed, load
+from keras_preempt.checkpoint.finding import committed
+from keras_preempt.checkpoint.reader import load
 from keras_preempt.checkpoint.storage.opening import open_store
 from tests.cluster.small_fit import fit, make_model
 

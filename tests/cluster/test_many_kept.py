@@ -12,9 +12,9 @@ from pathlib import Path
 import keras
 import pytest
 
+from keras_preempt.checkpoint.finding import CheckpointInfo, committed
 from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, step_directory
 from keras_preempt.checkpoint.manifest import Manifest
-from keras_preempt.checkpoint.reader import CheckpointInfo, committed
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.testing import FakeGcs

@@ -11,7 +11,8 @@ from typing import Any
 import keras
 import pytest
 
-from keras_preempt.checkpoint.reader import committed, verify
+from keras_preempt.checkpoint.finding import committed
+from keras_preempt.checkpoint.reader import verify
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.training.save import waiting
 from tests.cluster.small_fit import STEPS, fit, make_model

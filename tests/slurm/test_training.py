@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt.checkpoint.reader import committed
+from keras_preempt.checkpoint.finding import committed
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli.compare import compare_states
 from keras_preempt.cli.drill.comparison import find_parting, read_final_state

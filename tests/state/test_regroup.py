@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike
 
 from keras_preempt import PreemptionCallback
 from keras_preempt.backend.tensorflow.datasets import batch_size
-from keras_preempt.checkpoint.other_workers import Setup
+from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.state.regroup import Rule, average, regroup, rule_of, share, total
 from keras_preempt.state.samples import Continuation, convert
 from tests.cluster.small_fit import make_model

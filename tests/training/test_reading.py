@@ -16,8 +16,9 @@ import keras
 import pytest
 
 from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable
-from keras_preempt.checkpoint.other_workers import Setup, load_for, load_with
-from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Reading
+from keras_preempt.checkpoint.finding import CheckpointInfo
+from keras_preempt.checkpoint.reader import Loaded, Reading
+from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Moved, uncounted
@@ -181,13 +182,11 @@ def begin_together(
                 return {**IDENTITY, "run_id": str(member)}
 
             def read(self, info: CheckpointInfo) -> Loaded:
-                return load_for(self.store, info, member, SETUP)
+                return Reading(self.store, info).load(member, SETUP)
 
             def read_share(self, info: CheckpointInfo) -> Any:
                 reading = Reading(self.store, info, share=(member, 2))
-                share = Share(
-                    load_with(reading, info, member, SETUP), reading, gather, contextlib.nullcontext
-                )
+                share = Share(reading.load(member, SETUP), reading, gather, contextlib.nullcontext)
                 return shares(member, share)
 
         return Exchanging(stores[member], handshake.Handshake(service.coordinators()[member], 1)).agree

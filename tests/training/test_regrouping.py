@@ -12,7 +12,8 @@ import pytest
 import tensorflow as tf
 
 from keras_preempt.checkpoint.manifest import Manifest, PartRef
-from keras_preempt.checkpoint.other_workers import LoadedFromOthers, Own, Setup
+from keras_preempt.checkpoint.reader import Loaded, WorkerState
+from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.regroup import Rule
@@ -39,7 +40,7 @@ def model_state() -> ModelState:
     return ModelState(model, tf.distribute.get_strategy())
 
 
-def found(model_state: ModelState, present: tuple[int, ...], members: int) -> LoadedFromOthers:
+def found(model_state: ModelState, present: tuple[int, ...], members: int) -> Loaded:
     """A checkpoint of workers with one replica each, on which every local value is a hundredfold of the number."""
     values = model_state.capture().whole
     parts = ("moving", "metrics/", "seed_generator", "dense/kernel", "dense/bias", "gradient_accumulator")
@@ -53,7 +54,7 @@ def found(model_state: ModelState, present: tuple[int, ...], members: int) -> Lo
         local["random/numpy/0"] = np.array([member])
         place = {"position": PLACE, "way": "replay", "snapshot": {"drawn": 2, "part": [member, members]}}
         state = {"input": place, "member": member}
-        workers.append(Own(member, local, state))
+        workers.append(WorkerState(member, local, state))
     manifest = Manifest(
         format=1,
         step=15,
@@ -72,12 +73,12 @@ def found(model_state: ModelState, present: tuple[int, ...], members: int) -> Lo
     )
     tensors = {name: value for name, value in values.items() if name not in names}
     old = replace(ALONE, workers=members, replicas=members)
-    return LoadedFromOthers(
+    return Loaded(
         manifest, WorkerValues(tensors, workers[0].local), workers[0].state, None, old, tuple(workers)
     )
 
 
-def regrouped(state: ModelState, old: LoadedFromOthers, setup: Setup, member: int = 0) -> Regrouped:
+def regrouped(state: ModelState, old: Loaded, setup: Setup, member: int = 0) -> Regrouped:
     return regroup_checkpoint(old, state, member, setup, steps_per_execution=1, num_batches=setup.batches)
 
 
@@ -148,7 +149,8 @@ def test_a_scaled_batch_goes_on_at_the_sample(model_state: ModelState) -> None:
 
 def test_as_many_replicas_on_other_workers_keep_every_value(model_state: ModelState) -> None:
     checkpoint = found(model_state, (0,), 1)
-    checkpoint = replace(checkpoint, setup=replace(checkpoint.setup, built_from=1))
+    assert checkpoint.saved_on is not None
+    checkpoint = replace(checkpoint, saved_on=replace(checkpoint.saved_on, built_from=1))
     result = regrouped(model_state, checkpoint, ALONE)
     assert set(result.treatment) == {"kept as they were"}
     assert "weights and what each replica holds exact" in result.summary

@@ -14,8 +14,8 @@ import pytest
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.attempt import Attempt
 from keras_preempt.checkpoint.errors import Fenced, StoreUnavailable
+from keras_preempt.checkpoint.finding import committed
 from keras_preempt.checkpoint.layout import attempt_name, incarnation_file
-from keras_preempt.checkpoint.reader import committed
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.opening import open_store

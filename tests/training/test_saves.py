@@ -19,8 +19,9 @@ import pytest
 from keras_preempt.agreement.grace import longest_wait
 from keras_preempt.agreement.messages import Kind, Plan, Position
 from keras_preempt.checkpoint import failpoints, incarnations
-from keras_preempt.checkpoint.commit import read_manifest
-from keras_preempt.checkpoint.reader import committed, load
+from keras_preempt.checkpoint.finding import committed
+from keras_preempt.checkpoint.manifest import read_manifest
+from keras_preempt.checkpoint.reader import load
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Shown

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 
 import keras_preempt
 from keras_preempt.backend.seam import backend
-from keras_preempt.checkpoint.reader import committed
+from keras_preempt.checkpoint.finding import committed
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.cli.main import main
 from tests import fits

@@ -14,7 +14,8 @@ import pytest
 
 from keras_preempt import PreemptionCallback, TerminationConfig
 from keras_preempt.backend import copies
-from keras_preempt.checkpoint.reader import committed, verify
+from keras_preempt.checkpoint.finding import committed
+from keras_preempt.checkpoint.reader import verify
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.process.exit_codes import EXIT_NOT_SAVED, EXIT_RESTART
 from keras_preempt.training.save.saver import Saver

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from keras_preempt.checkpoint.errors import CheckpointError
+from keras_preempt.checkpoint.finding import committed
 from keras_preempt.checkpoint.manifest import Manifest
-from keras_preempt.checkpoint.reader import committed
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.report import events

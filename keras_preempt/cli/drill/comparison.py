@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_preempt.checkpoint.errors import CheckpointError
-from keras_preempt.checkpoint.reader import newest_first
+from keras_preempt.checkpoint.finding import newest_first
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli.compare import Comparison, SavedState, combined, compare_states
 from keras_preempt.cli.drill.judge import NoVerdict

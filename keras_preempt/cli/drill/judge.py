@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import click
 
 from keras_preempt.checkpoint.errors import CheckpointError
-from keras_preempt.checkpoint.reader import committed
+from keras_preempt.checkpoint.finding import committed
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli.drill.plan import Preemption
 from keras_preempt.cli.drill.signaller import LostSignal

@@ -11,7 +11,7 @@ from keras_preempt.agreement.coordinator import LocalCoordinator
 from keras_preempt.agreement.messages import Kind, Plan, Position
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.attempt import Attempt
-from keras_preempt.checkpoint.commit import check_fence, commit, wait_for_commit
+from keras_preempt.checkpoint.commit import Patience, check_fence, commit, wait_for_commit
 from keras_preempt.checkpoint.errors import (
     CheckpointError,
     Fenced,
@@ -284,10 +284,12 @@ class Saver:
         manifest = commit(
             self._store,
             attempt,
-            timeout=patience,
-            optional_timeout=min(DOOMED_TIMEOUT, patience),
-            gone=lambda: everyone if wait.over() else self._peers.gone,
-            wait=pause,
+            Patience(
+                patience,
+                min(DOOMED_TIMEOUT, patience),
+                gone=lambda: everyone if wait.over() else self._peers.gone,
+                wait=pause,
+            ),
         )
         return manifest.missing, True
 

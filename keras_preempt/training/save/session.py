@@ -19,7 +19,7 @@ from keras_preempt.backend.keras.model_parts import first_reset_is_over, steps_d
 from keras_preempt.backend.keras.running_fit import RunningFit
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
-from keras_preempt.checkpoint.other_workers import Setup
+from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.report.events import EventLog
 from keras_preempt.state import inputs, py_dataset, step_logs

@@ -16,8 +16,8 @@ import keras
 from keras_preempt.backend.keras.callbacks import ProgressBar
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.errors import CheckpointError
-from keras_preempt.checkpoint.other_workers import load_for, load_with
-from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Reading
+from keras_preempt.checkpoint.finding import CheckpointInfo
+from keras_preempt.checkpoint.reader import Loaded, Reading
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.notices.termination import TerminationConfig
@@ -29,10 +29,10 @@ from keras_preempt.report.progress import transfer
 from keras_preempt.report.tensorboard import Points
 from keras_preempt.state import architecture, callback_code, py_dataset
 from keras_preempt.state.callbacks import CallbackStates, refuse_rivals
+from keras_preempt.state.component import checked
 from keras_preempt.state.description import identity_of_run, setup_of
 from keras_preempt.state.input_size import StateLimit
 from keras_preempt.state.model import ModelState
-from keras_preempt.state.structure import checked
 from keras_preempt.training.leave.start_errors import (
     AGREEING,
     DESCRIBING,
@@ -234,8 +234,8 @@ class _Beginning(Startup):
     def read(self, info: CheckpointInfo) -> Loaded:
         member = self.participant.place.member
         with self.milestones.reading():
-            loaded = load_for(self.store, info, member, self.setup, transfer, self.model_state.needed())
-            return checked(info, loaded, member)
+            reading = Reading(self.store, info, transfer, wanted=self.model_state.needed())
+            return checked(info, reading.load(member, self.setup), member)
 
     def read_share(self, info: CheckpointInfo) -> Share:
         assert self.gather is not None
@@ -243,7 +243,7 @@ class _Beginning(Startup):
         with self.milestones.reading():
             wanted = self.model_state.needed()
             reading = Reading(self.store, info, transfer, (here.member, here.members), wanted)
-            loaded = checked(info, load_with(reading, info, here.member, self.setup), here.member)
+            loaded = checked(info, reading.load(here.member, self.setup), here.member)
             return Share(loaded, reading, self.gather, self._exchanging)
 
     @contextlib.contextmanager

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from keras_preempt.checkpoint.assembly import memory_limit
 from keras_preempt.checkpoint.errors import CheckpointError
-from keras_preempt.checkpoint.reader import newest_first
+from keras_preempt.checkpoint.finding import newest_first
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process.threads import started
 

@@ -28,10 +28,11 @@ from keras_preempt.agreement.coordinator import CoordinationLost
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.errors import CheckpointError, NotFound, why_unusable
 from keras_preempt.checkpoint.exchange import Gather
+from keras_preempt.checkpoint.finding import CheckpointInfo, find, newest_first
 from keras_preempt.checkpoint.identity import check_or_create
 from keras_preempt.checkpoint.layout import RUN, incarnation_file
-from keras_preempt.checkpoint.other_workers import SETUP
-from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Reading, find, load, newest_first
+from keras_preempt.checkpoint.reader import Loaded, Reading, load
+from keras_preempt.checkpoint.setup import SETUP
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process import environment
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_with

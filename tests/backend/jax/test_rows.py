@@ -11,7 +11,7 @@ import pytest
 from jax._src.sharding_impls import NonUniformShardingError, get_process_index_and_count
 
 from keras_preempt.backend.jax.place import Rows, count_rows, rows_of
-from keras_preempt.checkpoint.other_workers import Setup
+from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.state.samples import convert
 from tests.backend.jax.conftest import model_parallel
 

@@ -19,8 +19,9 @@ from keras_preempt.checkpoint.errors import (
     CorruptCheckpoint,
     StoreUnavailable,
 )
+from keras_preempt.checkpoint.finding import committed
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
-from keras_preempt.checkpoint.reader import committed, load
+from keras_preempt.checkpoint.reader import load
 from keras_preempt.checkpoint.storage import budget
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.writer import WorkerShare, write_part

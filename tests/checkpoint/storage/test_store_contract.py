@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge, UnsafeName
+from keras_preempt.checkpoint.finding import committed
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
-from keras_preempt.checkpoint.reader import committed, load, verify
+from keras_preempt.checkpoint.reader import load, verify
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.local import LocalStore

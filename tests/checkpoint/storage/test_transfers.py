@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.reader import Reading, committed, load, verify
+from keras_preempt.checkpoint.finding import committed
+from keras_preempt.checkpoint.reader import Reading, load, verify
 from keras_preempt.checkpoint.storage import gcs_transfer
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Moved, Store

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from keras_preempt.checkpoint.finding import committed
 from keras_preempt.checkpoint.manifest import Manifest
-from keras_preempt.checkpoint.reader import committed
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.cli.doctor.finding import Finding, Findings
 from keras_preempt.cli.doctor.processes import Process

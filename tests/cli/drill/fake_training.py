@@ -20,11 +20,12 @@ import numpy as np
 from keras_preempt.agreement.messages import Position
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.attempt import Attempt
-from keras_preempt.checkpoint.commit import commit, wait_for_commit
+from keras_preempt.checkpoint.commit import Patience, commit, wait_for_commit
 from keras_preempt.checkpoint.division import divide
 from keras_preempt.checkpoint.errors import NotFound
+from keras_preempt.checkpoint.finding import committed
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
-from keras_preempt.checkpoint.reader import committed, load
+from keras_preempt.checkpoint.reader import load
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.values import Value
@@ -171,7 +172,7 @@ def save(*, finished: bool = False, restored: float = 0.0) -> None:
             finished=finished,
             values=values,
         )
-        commit(store, saved, timeout=30, optional_timeout=30)
+        commit(store, saved, Patience(30, 30))
     else:
         assert wait_for_commit(store, directory, 30) is not None
 

@@ -1,16 +1,13 @@
-"""Checkpoints read by other workers or replicas, or in another layout, than saved them."""
+"""The set-up that a run trains on, and what of it may change when the run continues on other workers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from keras_preempt.checkpoint.assembly import Wanted
 from keras_preempt.checkpoint.documents import of_file
-from keras_preempt.checkpoint.errors import CheckpointError, one_line
-from keras_preempt.checkpoint.reader import CheckpointInfo, Loaded, Own, Reading
-from keras_preempt.checkpoint.storage.store import Shown, Store, silent
+from keras_preempt.checkpoint.errors import one_line
 from keras_preempt.process.words import counted
 
 SETUP = "setup"
@@ -44,15 +41,7 @@ class Setup:
 
     @classmethod
     def from_json(cls, value: object, file: str) -> Setup:
-        """Returns what `to_json` was called on.
-
-        Args:
-            value: JSON data.
-            file: Where it comes from, for messages.
-
-        Raises:
-            CorruptCheckpoint: It is not what `to_json` returns.
-        """
+        """Returns what `to_json` was called on; raises `CorruptCheckpoint`, naming `file`, for anything else."""
         fields = of_file(value, file)
         setup = cls(
             workers=fields.integer("workers", minimum=1),
@@ -66,24 +55,17 @@ class Setup:
         return setup
 
     def __str__(self) -> str:
-        workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
+        workers = counted(self.workers, "worker")
         if self.layout:
             return f"{workers} ({one_line(self.layout)})"
         return workers if self.replicas == self.workers else f"{workers} with {self.replicas} replicas"
 
 
 def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[tuple[str, object, object]]:
-    """What of a setup differs in a way that no other number of workers explains.
+    """Returns what of a setup differs in a way that no other number of workers explains: name, stored, wanted value.
 
     On as many workers and replicas all of it has to be the same. On others the batch may have been scaled with
     them, and then the steps of an epoch with the batch: but not the number of samples that an epoch goes through.
-
-    Args:
-        stored: From `Setup.to_json`: what the run was begun with.
-        wanted: The same of this start.
-
-    Returns:
-        Name, stored and wanted value of each.
     """
     resized = (stored["workers"], stored["replicas"]) != (wanted["workers"], wanted["replicas"])
     names = [name for name in ("global_batch", "batches") if stored[name] != wanted[name]]
@@ -101,77 +83,3 @@ def _same_samples(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
         [(steps + more) * size for steps, size in zip(batches, batch, strict=True)] for more in (-1, 1)
     )
     return bool(max(least) < min(most))
-
-
-@dataclass(frozen=True)
-class LoadedFromOthers(Loaded):
-    """What one worker gets from a checkpoint of another setup: the own state of all workers that saved it.
-
-    Attributes:
-        setup: What they trained on.
-        workers: Those whose part is there, by number; at least one.
-    """
-
-    setup: Setup
-    workers: tuple[Own, ...]
-
-
-def load_for(
-    store: Store,
-    info: CheckpointInfo,
-    member: int,
-    setup: Setup,
-    shown: Shown = silent,
-    wanted: Wanted | None = None,
-) -> Loaded:
-    """Reads what one worker needs from a checkpoint, and verifies every byte of it; see `load_with`.
-
-    Args:
-        store: The run's directory.
-        info: Which checkpoint.
-        member: The worker's number.
-        setup: What it trains on.
-        shown: Shows how much of it is read.
-        wanted: See `reader.Reading`.
-    """
-    return load_with(Reading(store, info, shown, wanted=wanted), info, member, setup)
-
-
-def load_with(reading: Reading, info: CheckpointInfo, member: int, setup: Setup) -> Loaded:
-    """Reads what one worker needs from a checkpoint, or its share of that.
-
-    Args:
-        reading: How it is read.
-        info: Which checkpoint.
-        member: The worker's number.
-        setup: What it trains on.
-
-    Returns:
-        The worker's own part, as from `reader.load`, if the checkpoint was saved on the same setup; else a
-        `LoadedFromOthers`, from which its part is to be made.
-
-    Raises:
-        CheckpointError: As from `reader.Reading`; or it was saved by another number of workers and does not say on
-            what.
-    """
-    source = reading.source(member)
-    saved_on = reading.part(source).state.get(SETUP)
-    members = reading.manifest.members
-    if saved_on == setup.to_json() or (saved_on is None and members == setup.workers):
-        return reading.load(member)
-    if saved_on is None:
-        raise CheckpointError(
-            "Expected a checkpoint that says what it was trained on, to continue it on "
-            f"{counted(setup.workers, 'worker')}. Received: {info.directory}, which does not. "
-            f"Start {counted(members, 'worker')}."
-        )
-    values, workers = reading.load_all()
-    own = next(each for each in workers if each.member == source)
-    return LoadedFromOthers(
-        reading.manifest,
-        replace(values, local=own.local),
-        own.state,
-        None if source == member else source,
-        Setup.from_json(saved_on, info.directory),
-        workers,
-    )
