@@ -151,9 +151,10 @@ def _wait_for_parts(store: Store, attempt: Attempt, patience: Patience) -> dict[
             # Another survivor may have given this attempt up already, and taken its own part away.
             lost = [member for member in late if member in dead] or late
             raise PartsMissing(
-                f"Expected the part lists of workers {some(sorted(required), _SHOWN)} in {store.url}/{attempt.directory}. "
-                f"Received: none of {'worker' if len(late) == 1 else 'workers'} {some(late, _SHOWN)} in time. "
-                f"Nothing was committed; the newest earlier checkpoint stays valid. {_why_needed(attempt, lost)}",
+                f"Expected the part lists of workers {some(sorted(required), _SHOWN)} in "
+                f"{store.url}/{attempt.directory}. Received: none of {'worker' if len(late) == 1 else 'workers'} "
+                f"{some(late, _SHOWN)} in time. Nothing was committed; the newest earlier checkpoint stays valid. "
+                f"{_why_needed(attempt, lost)}",
                 tuple(lost),
             )
         left = (patience.required if late else patience.optional) - waited
