@@ -88,7 +88,7 @@ class Preemption(Journal):
 
 
 class Timed:
-    """Stands in for a function of a module, and records how long its calls take."""
+    """Stands in for a function or class of a module, and records how long its calls take."""
 
     def __init__(self, module: Any, name: str) -> None:
         self.seconds = 0.0
@@ -203,7 +203,7 @@ def main(folder: str, way: str, batches: int, after: int, which: str, *options: 
         given["steps_per_epoch"] = batches + after
     slow = [Slow()] if endless and way == STATE else []
     new = TimedNew()
-    build, restore = Timed(backend(), "trace"), Timed(inputs, "restore")
+    build, made = Timed(backend(), "trace"), Timed(inputs, "Input")
     before, behind = Journal(), Journal()
     callbacks = [*slow, before, PreemptionCallback(folder), behind]
     pipeline = Path(folder, f"pipeline-{worker}.json")
@@ -222,8 +222,8 @@ def main(folder: str, way: str, batches: int, after: int, which: str, *options: 
         "connected": connected,
         "fit_began": before.fit_began,
         "built_in_fit": build.seconds,
-        "input_restored_in": restore.seconds,
-        "how": str(restore.result),
+        "input_restored_in": made.result.seconds,
+        "how": made.result.how,
         "restored": behind.fit_began,
         "batches": behind.steps_before,
         "steps": behind.steps,

@@ -32,7 +32,7 @@ TEST_HOOKS = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_t
 """The hooks of a validation."""
 
 BEGIN_HOOKS = ("on_train_begin", "on_epoch_begin")
-"""Those that Keras calls before the first step of a restarted process, although an earlier one has called them."""
+"""Those that Keras calls again before the first step of a restarted process."""
 
 BEFORE_STEP = ("on_train_batch_begin", "on_batch_begin")
 """Those that Keras calls right before a step."""
@@ -162,7 +162,7 @@ class HookCode:
                 self._own(attributes(model).get("optimizer"))
 
     def _found(self, value: Any) -> None:
-        """A value that code names."""
+        """Takes a value that code names."""
         if is_a(value, staticmethod, classmethod, MethodType):
             self._found(value.__func__)
             value = value.__self__ if is_a(value, MethodType) else None
@@ -185,7 +185,7 @@ class HookCode:
             self._own(value)
 
     def _own(self, value: Any) -> None:
-        """An object, or a class, whose methods may be called."""
+        """Takes an object, or a class, whose methods may be called."""
         kind = value if is_a(value, type) else type(value)
         if is_a(value, FunctionType, MethodType, functools.partial):
             self._found(value)
@@ -223,17 +223,6 @@ class HookCode:
             elif step.does == "LOAD_GLOBAL":
                 self.unread |= step.name not in function.__globals__ and not hasattr(builtins, step.name)
                 self._found(function.__globals__.get(step.name))
-
-
-def set_before_first_step(callbacks: Iterable[keras.callbacks.Callback]) -> set[str]:
-    """Returns what callbacks could set outside of themselves before the first step; see `HookCode.set_outside`."""
-    read = [HookCode(each, BEFORE_FIRST_STEP) for each in callbacks]
-    return {found for each in read for found in each.set_outside(variables=True)}
-
-
-def may_assign(callbacks: Iterable[keras.callbacks.Callback]) -> bool:
-    """Whether callbacks could assign to variables while training goes on."""
-    return any(HookCode(each, WHILE_TRAINING).may_change_weights for each in callbacks)
 
 
 def may_be_trainable(found: Iterable[str]) -> bool:

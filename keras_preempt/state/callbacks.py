@@ -131,10 +131,11 @@ class TrainedLayers:
                     part.trainable = flag == "1"
 
 
-class CallbackStates:
+class CallbackStates(Component):
     """The state of the callbacks of one fit, without this package's own.
 
-    `held` says whether a checkpoint has the value of a variable, as the model or the training step uses it.
+    `held` says whether a checkpoint has the value of a variable, as the model or the training step uses it;
+    `mirrored_weights` returns the indices of those of `model.weights` that all workers hold alike.
 
     Attributes:
         unsaved: What of the callbacks' state cannot be saved: the names of their classes, and what it is.
@@ -144,12 +145,16 @@ class CallbackStates:
         set_weights_at_begin: Whether one of them could change weights before the first step of a restarted process.
     """
 
+    later = ("callbacks/",)
+
     def __init__(
         self,
         callbacks: Sequence[keras.callbacks.Callback],
         held: Callable[[Any], bool] = lambda variable: False,
+        mirrored_weights: Callable[[], list[int]] = list,
     ) -> None:
-        self._all, self._held = callbacks, held
+        self._all, self._held, self._mirrored_weights = callbacks, held, mirrored_weights
+        self._differences_told = False
         self._named: dict[str, keras.callbacks.Callback] = {}
         self._users: dict[str, keras.callbacks.Callback] = {}
         self._appending: list[keras.callbacks.CSVLogger] = []
@@ -211,24 +216,36 @@ class CallbackStates:
         }
         return sorted(found) + sorted(assigned)
 
-    def capture(self, arrays: dict[str, Array]) -> dict[str, Any]:
-        """Returns the states as JSON data, with their arrays added to `arrays`; raises `TypeError` for other data."""
+    def capture(self, phase: str, values: WorkerValues) -> dict[str, Any]:
+        """Raises `TypeError` if a callback of the user's returns other than plain data."""
+        arrays = values.local
         states = {}
+        weights = set()  # Names of copies of `model.weights`.
         for name, callback in self._named.items():
+            names = _state_attributes(callback) or ()
+            weights |= {f"callbacks/{name}/{each}" for each in COPIES_OF_WEIGHTS.intersection(names)}
             if plain.has_state_methods(callback):
                 # A callback of the user's may go on changing its arrays in place; Keras' own replace them.
                 own: dict[str, Array] = {}
                 states[name] = plain.encode(callback.get_state(), own, f"callbacks/{name}")
                 arrays.update((key, array.copy()) for key, array in own.items())
             else:
-                names = _state_attributes(callback) or ()
                 state = {key: getattr(callback, key) for key in names if hasattr(callback, key)}
                 if isinstance(callback, keras.callbacks.CSVLogger):
                     path, state[_ROWS] = _local(callback), None
                     if path is not None and path.is_file() and path.stat().st_size <= LARGEST_FILE:
                         state[_ROWS] = np.frombuffer(path.read_bytes(), dtype=np.uint8)
                 states[name] = plain.encode(state, arrays, f"callbacks/{name}")
-        return states
+        fields = {
+            "callbacks": states,
+            "attributes": self.attributes.capture(arrays),
+            "trained": self.trained.capture(),
+        }
+        # Copies of mirrored weights are as alike on all workers as the weights: the writers share them too.
+        mirrored = self._mirrored_weights() if weights else ()
+        shared = {f"{path}/{number}" for path in weights for number in mirrored}
+        values.whole.update({name: arrays.pop(name) for name in sorted(shared & arrays.keys())})
+        return fields
 
     @property
     def files(self) -> dict[str, str]:
@@ -237,15 +254,6 @@ class CallbackStates:
             f"callbacks/{name}/{_ROWS}": os.path.abspath(callback.filename)
             for name, callback in self._named.items()
             if _writes_rows(callback)
-        }
-
-    def copies_of_weights(self, numbers: Iterable[int]) -> set[str]:
-        """Names under which `capture` puts copies of `model.weights` with these numbers."""
-        return {
-            f"callbacks/{name}/{attribute}/{number}"
-            for name, callback in self._named.items()
-            for attribute in COPIES_OF_WEIGHTS.intersection(_state_attributes(callback) or ())
-            for number in numbers
         }
 
     def flush(self, left: float | None) -> None:
@@ -268,25 +276,11 @@ class CallbackStates:
                     callback.filename,
                 )
 
-    def restore_files(self, states: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        """Makes the files of callbacks what they were, so that these can continue at their end."""
-        for name, callback in self._named.items():
-            if name not in states or not _writes_rows(callback):
-                continue
-            state = plain.decode(states[name], arrays)
-            if not isinstance(state, dict) or not isinstance(state.get(_ROWS), np.ndarray):
-                continue
-            if callback.csv_file is not None:
-                callback.csv_file.close()
-            if (path := _local(callback)) is not None:
-                _put_rows_back(path, state[_ROWS].tobytes())
-            if not callback.append:  # Keras would begin the file anew.
-                callback.append = True
-                self._appending.append(callback)
-            callback.on_train_begin()  # It may have begun already, and found another file.
-
-    def restore(self, states: Mapping[str, Any], arrays: Mapping[str, Array]) -> list[str]:
-        """Puts the states back; returns what does not match between the fit and the checkpoint, in words."""
+    def restore(self, saved: StoredState, moment: RestoreMoment) -> None:
+        states, arrays = saved.state["callbacks"], saved.arrays
+        if moment is RestoreMoment.BEGIN:
+            self._restore_files(states, arrays)
+            return
         while self._appending:
             self._appending.pop().append = False
         for name, callback in self._named.items():
@@ -306,43 +300,28 @@ class CallbackStates:
                 take_up_step(callback)
         gone = [f"{name} is in the checkpoint, not in this fit" for name in states if name not in self._named]
         new = [f"{name} is in this fit, not in the checkpoint" for name in self._named if name not in states]
-        return gone + new
+        for difference in () if self._differences_told else gone + new:
+            logger.warning("The callbacks differ: %s. It begins without its saved state.", difference)
+        self._differences_told = True
+        self.attributes.restore(saved.state.get("attributes", {}), arrays)  # Absent before release 0.3.
+        self.trained.restore(saved.state.get("trained"))
 
-
-class Callbacks(Component):
-    """The states of the other callbacks, the attributes of users' ones, and what they have set to be trained.
-
-    `mirrored_weights` returns the indices of those of `model.weights` that all workers hold alike.
-    """
-
-    later = ("callbacks/",)
-
-    def __init__(self, states: CallbackStates, mirrored_weights: Callable[[], list[int]]) -> None:
-        self._states, self._mirrored_weights = states, mirrored_weights
-        self._told = False
-
-    def capture(self, phase: str, values: WorkerValues) -> dict[str, Any]:
-        fields = {
-            "callbacks": self._states.capture(values.local),
-            "attributes": self._states.attributes.capture(values.local),
-            "trained": self._states.trained.capture(),
-        }
-        # Copies of mirrored weights are as alike on all workers as the weights: the writers share them too.
-        shared = self._states.copies_of_weights(self._mirrored_weights())
-        values.whole.update({name: values.local.pop(name) for name in sorted(shared & values.local.keys())})
-        return fields
-
-    def restore(self, saved: StoredState, moment: RestoreMoment) -> None:
-        state, arrays = saved.state, saved.arrays
-        if moment is RestoreMoment.BEGIN:
-            self._states.restore_files(state["callbacks"], arrays)
-            return
-        for difference in self._states.restore(state["callbacks"], arrays):
-            if not self._told:
-                logger.warning("The callbacks differ: %s. It begins without its saved state.", difference)
-        self._told = True
-        self._states.attributes.restore(state.get("attributes", {}), arrays)  # Absent before release 0.3.
-        self._states.trained.restore(state.get("trained"))
+    def _restore_files(self, states: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        """Makes the files of callbacks what they were, so that these can continue at their end."""
+        for name, callback in self._named.items():
+            if name not in states or not _writes_rows(callback):
+                continue
+            state = plain.decode(states[name], arrays)
+            if not isinstance(state, dict) or not isinstance(state.get(_ROWS), np.ndarray):
+                continue
+            if callback.csv_file is not None:
+                callback.csv_file.close()
+            if (path := _local(callback)) is not None:
+                _put_rows_back(path, state[_ROWS].tobytes())
+            if not callback.append:  # Keras would begin the file anew.
+                callback.append = True
+                self._appending.append(callback)
+            callback.on_train_begin()  # It may have begun already, and found another file.
 
 
 def _unique(callback: keras.callbacks.Callback, names: Iterable[str]) -> str:

@@ -7,8 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_preempt.backend.keras.input_feed import InputFeed
-from keras_preempt.backend.keras.running_fit import RunningFit, builds_before_evaluating
+from keras_preempt.backend.keras.running_fit import RunningFit
 from keras_preempt.checkpoint.documents import FORMAT
 from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.state.model import ELSEWHERE, ModelState
@@ -44,15 +43,3 @@ def identity_of_run(
             **({} if begun_after is None else {"begun after": begun_after}),
         },
     }
-
-
-def setup_of(model: keras.Model, feed: InputFeed, replicas: int, workers: int, layout: str = "") -> Setup:
-    """Returns what a fit trains on: `replicas` in all of its `workers`; see `backend.seam.Backend.layout`."""
-    return Setup(
-        workers=workers,
-        replicas=replicas,
-        global_batch=feed.global_batch,
-        batches=feed.batches,
-        built_from=int(builds_before_evaluating(model)),
-        layout=layout,
-    )

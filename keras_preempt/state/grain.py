@@ -23,7 +23,7 @@ _PATH = "input/grain"
 def capture(
     feed: InputFeed, position: Mapping[str, Any], arrays: dict[str, Array], *, inside: bool
 ) -> dict[str, Any] | None:
-    """Returns the state of the live iterator as JSON data, with its arrays added to `arrays`; arguments as `inputs`.
+    """Returns the state of the live iterator as JSON data, with its arrays added to `arrays`.
 
     None if the data does not come from Grain, or if its iterator has no state that can be saved.
     """

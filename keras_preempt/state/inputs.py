@@ -34,7 +34,6 @@ from keras_preempt.backend import pipelines
 from keras_preempt.backend.keras import batches_asked, py_batches
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.seam import backend
-from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.process.words import counted, size_in_words
 from keras_preempt.state import grain, plain, py_dataset, randomness
@@ -79,157 +78,185 @@ def record_states(feed: InputFeed, shuffles: Shuffles | None = None, limit: Stat
         feed.snapshots = Snapshots(feed, tap, limit.size, expected_seconds(feed))
 
 
-def capture(
-    feed: InputFeed, position: Mapping[str, Any], arrays: dict[str, Array], *, inside: bool = False
-) -> dict[str, Any]:
-    """Returns the position of the feed as JSON data, with the iterator's state added to `arrays` if it has one.
+class Input(Component):
+    """The training input.
 
-    `inside` says whether the training of an epoch has begun and not ended.
+    Attributes:
+        how: How a restart has got to its position, in words.
+        seconds: How long that took.
     """
-    captured: dict[str, Any] = {"position": dict(position), "way": "replay"}
-    if feed.noted and feed.noted[-1] is not None:
-        captured["made_at"] = feed.noted if _needs_all(feed, known=True) else feed.noted[-1:]
-    if (epoch := py_dataset.capture(feed, arrays, inside=inside)) is not None:
-        captured["epoch"] = epoch
-    if feed.live is not None and feed.snapshots is not None:
-        snapshot = feed.snapshots.capture(int(position["batches"]), arrays)
-        if snapshot is not None:
-            captured["snapshot"] = snapshot
-    if (inside or position["current"]) and (order := feed.order) is not None:
-        captured["order"] = plain.encode(order, arrays, _ORDER)
-    if (state_of_grain := grain.capture(feed, position, arrays, inside=inside)) is not None:
-        captured["grain"] = state_of_grain
-    if feed.live is None or feed.untouched is None:
-        return captured
-    state = None if (left_out := too_much(feed)) else pipelines.iterator_state(feed.live)
-    if state is not None and len(state) > feed.state_limit.size:
-        left_out = f"it has {size_in_words(len(state))}"
-    if left_out is None and (state is None or pipelines.keeps_every_shuffle(state, feed.dataset)):
-        if state is None:
-            return captured
-        captured["way"] = "state"
-        arrays[_STATE] = np.frombuffer(state, np.uint8)
-    elif pipelines.keeps_every_shuffle(feed.untouched, feed.dataset):
-        captured["way"] = "new"
-    if left_out is not None:
-        logger.info("The state of the input's iterator is left out of the checkpoint: %s.", left_out)
-    if captured["way"] != "replay":
-        arrays[_UNTOUCHED] = np.frombuffer(feed.untouched, np.uint8)
-    return captured
 
+    before_validation = False
 
-def restore(
-    feed: InputFeed,
-    captured: Mapping[str, Any],
-    arrays: Mapping[str, Array],
-    *,
-    batch: int | None,
-    shuffles: Shuffles | None = None,
-    all_go: Callable[[str], bool] = lambda way: True,
-) -> str:
-    """Makes the feed continue from a captured position; returns how it was done, in words.
+    def __init__(self, feed: InputFeed, shuffles: Shuffles | None = None) -> None:
+        self._feed, self._shuffles = feed, shuffles
+        self._place: Mapping[str, Any] = {}
+        self.how, self.seconds = "", 0.0
 
-    Args:
-        feed: The input of the fit that has just begun.
-        captured: From `capture`.
-        arrays: The arrays beside it.
-        batch: The step of the epoch to continue with; None if the position is not inside an epoch's training.
-        shuffles: Those of the fit. They are not back where they stood afterwards: see `StoredState.drawing`.
-        all_go: Tells the other workers which way this one would go, and returns whether all of them go that way. Every
-            worker asks, if anything was drawn. A replay draws from what a strategy has distributed, and the workers of
-            some do that in step: one that draws while another goes on from a state would wait for it.
+    def locate(self, phase: str) -> None:
+        """Has to be called before anything is captured.
 
-    Raises:
-        ValueError: The saved state does not fit the pipeline, or the pipeline ends before the position.
-    """
-    position, epoch = captured["position"], captured.get("epoch")
-    made, drawn = int(position["iterators"]), int(position["batches"])
-    made_at: list[Counts | None] = list(captured.get("made_at", ()))
-    readable = shuffles if shuffles is not None and shuffles.readable else None
-    counted_by = readable if made_at and made_at[-1] is not None else None
-    if counted_by is None and (readable is None or made > 0):
-        _check_sharing(feed, int(position.get("made_before", 0)))
-    if made == 0:
-        if epoch is not None:
-            py_dataset.restore(feed, epoch, arrays)
-        feed.resume(position, None, batch=None)
-        return "nothing was drawn yet"
-    began = time.monotonic()
-    still_drawn_from = batch is not None or bool(position["current"])
-    left = drawn if still_drawn_from else 0
-    # An execution of several steps may have drawn less than it was asked for, but not nothing.
-    required = 0 if batch is None else drawn - feed.steps_per_execution + 1
-    if counted_by is not None:
-        counted_by.go_to(made_at[-1])
+        It may make the iterator that the pending step draws from, which advances shuffles.
+        """
+        self._place = self._feed.position(pending=phase == "train")
 
-    # What this worker could continue from, and whether all of them can.
-    snapshot = captured.get("snapshot") if feed.snapshots is not None else None
-    if snapshot is not None and (why_not := feed.snapshots.refuses(snapshot, drawn)):
-        logger.info("The input is replayed, and not continued from its snapshot: %s.", why_not)
-        snapshot = None
-    from_grain = (
-        grain.restore(feed, captured.get("grain"), arrays, left, required) if snapshot is None else None
-    )
-    leave_out = drawn if batch is not None and epoch is not None and epoch.get("independent") else 0
-    way = "snapshot" if snapshot is not None else "Grain" if from_grain is not None else "saved"
-    if not all_go("rest of the epoch" if leave_out else way):
-        leave_out = 0
-        if way != "saved":
-            logger.info("The input is replayed: not all workers can continue it from a saved state.")
-        if feed.grain is not None:
-            feed.grain.begin_afresh()
-        snapshot = from_grain = None
-    left_out = epoch is not None and py_dataset.restore(feed, epoch, arrays, leave_out)
+    def capture(self, phase: str, values: WorkerValues) -> dict[str, Any]:
+        """Returns the position of the feed, with the iterator's state added to `values` if it has one."""
+        feed, arrays, inside = self._feed, values.local, phase == "train"
+        captured: dict[str, Any] = {"position": dict(self._place), "way": "replay"}
+        if feed.noted and feed.noted[-1] is not None:
+            captured["made_at"] = feed.noted if _needs_all(feed, known=True) else feed.noted[-1:]
+        if (epoch := py_dataset.capture(feed, arrays, inside=inside)) is not None:
+            captured["epoch"] = epoch
+        if feed.live is not None and feed.snapshots is not None:
+            snapshot = feed.snapshots.capture(int(self._place["batches"]), arrays)
+            if snapshot is not None:
+                captured["snapshot"] = snapshot
+        if (inside or self._place["current"]) and (order := feed.order) is not None:
+            captured["order"] = plain.encode(order, arrays, _ORDER)
+        if (state_of_grain := grain.capture(feed, self._place, arrays, inside=inside)) is not None:
+            captured["grain"] = state_of_grain
+        if feed.live is None or feed.untouched is None:
+            return {"input": captured}
+        state = None if (left_out := too_much(feed)) else pipelines.iterator_state(feed.live)
+        if state is not None and len(state) > feed.state_limit.size:
+            left_out = f"it has {size_in_words(len(state))}"
+        if left_out is None and (state is None or pipelines.keeps_every_shuffle(state, feed.dataset)):
+            if state is None:
+                return {"input": captured}
+            captured["way"] = "state"
+            arrays[_STATE] = np.frombuffer(state, np.uint8)
+        elif pipelines.keeps_every_shuffle(feed.untouched, feed.dataset):
+            captured["way"] = "new"
+        if left_out is not None:
+            logger.info("The state of the input's iterator is left out of the checkpoint: %s.", left_out)
+        if captured["way"] != "replay":
+            arrays[_UNTOUCHED] = np.frombuffer(feed.untouched, np.uint8)
+        return {"input": captured}
 
-    if snapshot is not None:
-        live, there, draws = feed.snapshots.resume(snapshot, arrays, drawn, required)
-        how = f"{there}, {drawn_again(draws, began)}"
-    elif captured["way"] == "state":
-        live = feed.new()
-        feed.untouched = arrays[_UNTOUCHED].tobytes()
-        state = arrays[_STATE].tobytes()
-        pipelines.restore_iterator(live, state)
-        how = f"from the iterator's saved state, {size_in_words(len(state))}"
-    elif captured["way"] == "new":
-        live = feed.new()
-        feed.untouched = arrays[_UNTOUCHED].tobytes()
-        pipelines.restore_iterator(live, feed.untouched)
-        draws = drawn if still_drawn_from or _needs_all(feed, known=counted_by is not None) else 0
-        draw(live, [draws], required, lambda: live)
-        how = f"from the state of the epoch's new iterator, {drawn_again(draws, began)}"
-    elif from_grain is not None:
-        live, how = feed.new(), from_grain
-    elif feed.is_indexed:
-        check_length(feed, required)
-        order = plain.decode(captured["order"], arrays) if "order" in captured else None
-        live, how = feed.new_at(left, order) if left else feed.new(), _IN_ORDER
-    elif left_out:
-        check_length(feed, required)
-        live, how = feed.new(), _IN_ORDER
-    elif epoch is not None:
-        live, draws = feed.new(), drawn if batch is not None else 0
-        draw(live, [draws], required, lambda: live)
-        how = f"by replay of its epoch: {drawn_again(draws, began)}"
-    else:
-        all_of_it = _needs_all(feed, known=counted_by is not None)
-        again = [int(batches) if all_of_it else 0 for batches in position["drawn_before"][: made - 1]]
-        again.append(drawn if all_of_it else left)
-        following: Callable[[], Any] = feed.new
+    def restore(self, saved: StoredState, moment: RestoreMoment) -> None:
+        if moment is not RestoreMoment.BEGIN:
+            return
+        began = time.monotonic()
+        phase, batch = saved.position.phase, saved.position.batch
+        self.how = self._continue(saved, batch if phase == "train" else None)
+        self.seconds = time.monotonic() - began
+        if phase == "validation":
+            self._feed.skip_next_epoch()
+
+    def _continue(self, saved: StoredState, batch: int | None) -> str:
+        """Makes the feed continue with a step of the epoch; returns how it was done, in words.
+
+        `batch` is None if the position is not inside an epoch's training. The shuffles are not back where they stood
+        afterwards: see `StoredState.drawing`. Every worker asks the others whether all can go its way, if anything was
+        drawn: a replay draws from what a strategy has distributed, and the workers of some do that in step, so that one
+        which draws while another goes on from a state would wait for it. Raises `ValueError` if the saved state does
+        not fit the pipeline, or the pipeline ends before the position.
+        """
+        feed, shuffles = self._feed, self._shuffles
+        captured, arrays = saved.state["input"], saved.values.local
+        position, epoch = captured["position"], captured.get("epoch")
+        made, drawn = int(position["iterators"]), int(position["batches"])
+        made_at: list[Counts | None] = list(captured.get("made_at", ()))
+        readable = shuffles if shuffles is not None and shuffles.readable else None
+        counted_by = readable if made_at and made_at[-1] is not None else None
+        made_before = int(position.get("made_before", 0))
+        if (
+            counted_by is None
+            and (readable is None or made > 0)
+            and made_before != feed.made_before
+            and any(any(pipelines.shuffle_buffers(pipeline)) for pipeline in feed.pipelines)
+        ):
+            logger.warning(
+                "NOT exact: earlier fits had gone through the dataset %d times when this one was saved, and %d times "
+                "now, so that it may be shuffled in another order from the next epoch on. Make a dataset for each fit "
+                "that is not run again after a restart, such as a trial of KerasTuner.",
+                made_before,
+                feed.made_before,
+            )
+        if made == 0:
+            if epoch is not None:
+                py_dataset.restore(feed, epoch, arrays)
+            feed.resume(position, None, batch=None)
+            return "nothing was drawn yet"
+        began = time.monotonic()
+        still_drawn_from = batch is not None or bool(position["current"])
+        left = drawn if still_drawn_from else 0
+        # An execution of several steps may have drawn less than it was asked for, but not nothing.
+        required = 0 if batch is None else drawn - feed.steps_per_execution + 1
         if counted_by is not None:
-            if all_of_it and len(made_at) == made:
-                following = _each_at(feed, counted_by, made_at)
-            else:  # The iterators before do not matter, or it is not known how far the shuffles were.
-                again = again[-1:]
-                following = _each_at(feed, counted_by, made_at[-1:])
-        drawn_from = randomness.fingerprint()
-        adapter = feed.epoch_iterator.data_adapter
-        live = draw(following(), again, required, following, left=lambda: py_batches.stop_workers(adapter))
-        if randomness.fingerprint() != drawn_from and (why := drew_globally(feed)):
-            logger.warning("NOT exact: %s.", why)
-        how = f"by replay of {counted(len(again), 'iterator')}, {drawn_again(sum(again), began)}"
-    feed.noted = made_at
-    feed.resume(position, live, batch=batch)
-    return how
+            counted_by.go_to(made_at[-1])
+
+        # What this worker could continue from, and whether all of them can.
+        snapshot = captured.get("snapshot") if feed.snapshots is not None else None
+        if snapshot is not None and (why_not := feed.snapshots.refuses(snapshot, drawn)):
+            logger.info("The input is replayed, and not continued from its snapshot: %s.", why_not)
+            snapshot = None
+        from_grain = (
+            grain.restore(feed, captured.get("grain"), arrays, left, required) if snapshot is None else None
+        )
+        leave_out = drawn if batch is not None and epoch is not None and epoch.get("independent") else 0
+        way = "snapshot" if snapshot is not None else "Grain" if from_grain is not None else "saved"
+        if not saved.all_go("rest of the epoch" if leave_out else way):
+            leave_out = 0
+            if way != "saved":
+                logger.info("The input is replayed: not all workers can continue it from a saved state.")
+            if feed.grain is not None:
+                feed.grain.begin_afresh()
+            snapshot = from_grain = None
+        left_out = epoch is not None and py_dataset.restore(feed, epoch, arrays, leave_out)
+
+        if snapshot is not None:
+            live, there, draws = feed.snapshots.resume(snapshot, arrays, drawn, required)
+            how = f"{there}, {drawn_again(draws, began)}"
+        elif captured["way"] == "state":
+            live = feed.new()
+            feed.untouched = arrays[_UNTOUCHED].tobytes()
+            state = arrays[_STATE].tobytes()
+            pipelines.restore_iterator(live, state)
+            how = f"from the iterator's saved state, {size_in_words(len(state))}"
+        elif captured["way"] == "new":
+            live = feed.new()
+            feed.untouched = arrays[_UNTOUCHED].tobytes()
+            pipelines.restore_iterator(live, feed.untouched)
+            draws = drawn if still_drawn_from or _needs_all(feed, known=counted_by is not None) else 0
+            draw(live, [draws], required, lambda: live)
+            how = f"from the state of the epoch's new iterator, {drawn_again(draws, began)}"
+        elif from_grain is not None:
+            live, how = feed.new(), from_grain
+        elif feed.is_indexed:
+            check_length(feed, required)
+            order = plain.decode(captured["order"], arrays) if "order" in captured else None
+            live, how = feed.new_at(left, order) if left else feed.new(), _IN_ORDER
+        elif left_out:
+            check_length(feed, required)
+            live, how = feed.new(), _IN_ORDER
+        elif epoch is not None:
+            live, draws = feed.new(), drawn if batch is not None else 0
+            draw(live, [draws], required, lambda: live)
+            how = f"by replay of its epoch: {drawn_again(draws, began)}"
+        else:
+            all_of_it = _needs_all(feed, known=counted_by is not None)
+            again = [int(batches) if all_of_it else 0 for batches in position["drawn_before"][: made - 1]]
+            again.append(drawn if all_of_it else left)
+            following: Callable[[], Any] = feed.new
+            if counted_by is not None:
+                if all_of_it and len(made_at) == made:
+                    following = _each_at(feed, counted_by, made_at)
+                else:  # The iterators before do not matter, or it is not known how far the shuffles were.
+                    again = again[-1:]
+                    following = _each_at(feed, counted_by, made_at[-1:])
+            drawn_from = randomness.fingerprint()
+            adapter = feed.epoch_iterator.data_adapter
+            live = draw(
+                following(), again, required, following, left=lambda: py_batches.stop_workers(adapter)
+            )
+            if randomness.fingerprint() != drawn_from and (why := drew_globally(feed)):
+                logger.warning("NOT exact: %s.", why)
+            how = f"by replay of {counted(len(again), 'iterator')}, {drawn_again(sum(again), began)}"
+        feed.noted = made_at
+        feed.resume(position, live, batch=batch)
+        return how
 
 
 def _each_at(feed: InputFeed, shuffles: Shuffles, made_at: Sequence[Counts | None]) -> Callable[[], Any]:
@@ -261,61 +288,6 @@ def drawn_again_at_most(feed: InputFeed, epochs: int) -> tuple[int, str] | None:
     if feed.py_dataset is None and (feed.goes_on or _needs_all(feed, known=known)):
         return feed.batches * epochs, "at the end of training"
     return feed.batches, "at the end of an epoch"
-
-
-class Input(Component):
-    """The training input.
-
-    Attributes:
-        how: How a restart has got to its position, in words.
-        seconds: How long that took.
-    """
-
-    before_validation = False
-
-    def __init__(self, feed: InputFeed, shuffles: Shuffles) -> None:
-        self._feed, self._shuffles = feed, shuffles
-        self._place: Mapping[str, Any] = {}
-        self.how, self.seconds = "", 0.0
-
-    def locate(self, phase: str) -> None:
-        """Has to be called before anything is captured.
-
-        It may make the iterator that the pending step draws from, which advances shuffles.
-        """
-        self._place = self._feed.position(pending=phase == "train")
-
-    def capture(self, phase: str, values: WorkerValues) -> dict[str, Any]:
-        return {"input": capture(self._feed, self._place, values.local, inside=phase == "train")}
-
-    def restore(self, saved: StoredState, moment: RestoreMoment) -> None:
-        if moment is not RestoreMoment.BEGIN:
-            return
-        began = time.time()
-        phase, batch = saved.position.phase, saved.position.batch
-        self.how = restore(
-            self._feed,
-            saved.state["input"],
-            saved.values.local,
-            batch=batch if phase == "train" else None,
-            shuffles=self._shuffles,
-            all_go=saved.all_go,
-        )
-        self.seconds = time.time() - began
-        if phase == "validation":
-            self._feed.skip_next_epoch()
-
-
-def _check_sharing(feed: InputFeed, made_before: int) -> None:
-    shuffles = any(any(pipelines.shuffle_buffers(pipeline)) for pipeline in feed.pipelines)
-    if made_before != feed.made_before and shuffles:
-        logger.warning(
-            "NOT exact: earlier fits had gone through the dataset %d times when this one was saved, and %d times now, "
-            "so that it may be shuffled in another order from the next epoch on. Make a dataset for each fit that is "
-            "not run again after a restart, such as a trial of KerasTuner.",
-            made_before,
-            feed.made_before,
-        )
 
 
 def draw_again(

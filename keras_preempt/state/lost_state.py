@@ -120,17 +120,15 @@ def missed_by(
 def _codes_of(callback: keras.callbacks.Callback) -> set[CodeType]:
     """Returns the code of a callback's methods, and of functions that it holds."""
     kinds = [vars(kind) for kind in type(callback).__mro__ if not is_of_keras(kind)]
-    return {
-        code for held in (*kinds, attributes(callback)) for value in held.values() for code in _codes(value)
-    }
-
-
-def _codes(value: object) -> Iterator[CodeType]:
-    if isinstance(value, (staticmethod, classmethod)):
-        value = value.__func__
-    if isinstance(value, property):
-        for each in (value.fget, value.fset):
-            yield from _codes(each)
-    elif isinstance(value, FunctionType):
-        yield from within(value.__code__)
-        yield from _codes(vars(value).get("__wrapped__"))
+    values: list[Any] = [value for held in (*kinds, attributes(callback)) for value in held.values()]
+    found: set[CodeType] = set()
+    while values:
+        value = values.pop()
+        if isinstance(value, (staticmethod, classmethod)):
+            values.append(value.__func__)
+        elif isinstance(value, property):
+            values += [value.fget, value.fset]
+        elif isinstance(value, FunctionType):
+            found.update(within(value.__code__))
+            values.append(vars(value).get("__wrapped__"))
+    return found

@@ -22,7 +22,7 @@ _PREFIX = "input/epoch/"
 
 
 def draws_globally(dataset: Any) -> str:
-    """Returns where its code draws from Python's or NumPy's global random state; empty if nowhere."""
+    """Returns where the code of a dataset draws from Python's or NumPy's global random state; empty for nowhere."""
     return data_code.global_draw(type(dataset).__getitem__, owner=dataset)
 
 

@@ -15,7 +15,6 @@ from keras_preempt.state.component import Component, RestoreMoment, StoredState
 
 
 def capture(arrays: dict[str, Array]) -> dict[str, Any]:
-    """Returns the state as JSON data, with its arrays added to `arrays`."""
     version, words, gauss = random.getstate()
     return {
         "python": plain.encode((version, np.array(words, np.uint64), gauss), arrays, "random/python"),
@@ -24,7 +23,6 @@ def capture(arrays: dict[str, Array]) -> dict[str, Any]:
 
 
 def restore(state: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-    """Restores both generators; raises `ValueError` if `capture` does not make such a state."""
     try:
         version, words, gauss = plain.decode(state["python"], arrays)
         random.setstate((version, tuple(int(word) for word in words), gauss))
@@ -45,6 +43,6 @@ class Randomness(Component):
 
 
 def fingerprint() -> tuple[object, ...]:
-    """A value that changes as soon as anything is drawn from either generator."""
+    """Returns a value that changes as soon as anything is drawn from either generator."""
     name, words, *rest = np.random.get_state(legacy=True)
     return random.getstate(), name, np.asarray(words).tobytes(), *rest

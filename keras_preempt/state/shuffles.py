@@ -55,7 +55,7 @@ class Shuffles(Component):
     def restore(self, saved: StoredState, moment: RestoreMoment) -> None:
         if moment is not RestoreMoment.BEGIN:
             self.go_to(saved.state.get("shuffles"), drawing=saved.drawing)
-        elif not self.are_like(saved.state.get("shuffle_seeds")):
+        elif saved.state.get("shuffle_seeds") not in (None, self.seeds()):
             logger.warning(
                 "NOT exact: the shuffles of the data, or their seeds, differ from those of the checkpoint, so that the "
                 "data comes in another order. Call keras.utils.set_random_seed right before the dataset is "
@@ -68,10 +68,6 @@ class Shuffles(Component):
 
     def seeds(self) -> list[list[int]]:
         return [list(pipelines.seeds_of(dataset)) for dataset, _ in self._own.values()]
-
-    def are_like(self, seeds: object) -> bool:
-        """Whether they have the seeds of when a checkpoint was written; True if it has none."""
-        return seeds is None or seeds == self.seeds()
 
     def go_to(self, counts: Sequence[int] | None, *, drawing: bool = False) -> None:
         """Sets how far they have come.

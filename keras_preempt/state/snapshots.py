@@ -16,8 +16,8 @@ import numpy as np
 
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.checkpoint.tensors import Array
-from keras_preempt.process.words import counted
 from keras_preempt.report.progress import progress
+from keras_preempt.state.drawing import too_short
 
 if TYPE_CHECKING:
     from keras_preempt.backend.seam import Tap
@@ -27,25 +27,16 @@ _SNAPSHOT = "input/snapshot"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of the input after some of its elements.
-
-    Attributes:
-        drawn: How many elements of this process' part had been drawn.
-        to_bytes: Returns what `Tap.restore` takes.
-    """
+    """The state of the input after some elements of this process' part; `to_bytes` returns what `Tap.restore` takes."""
 
     drawn: int
     to_bytes: Callable[[], bytes]
 
 
 class Snapshots:
-    """The snapshots of the iterator that training draws from.
+    """The snapshots of the iterator that training draws from; those of the feed are made through the tap from now on.
 
-    Args:
-        feed: The input of the fit; its iterators are made through the tap from now on.
-        tap: Where they draw from.
-        limit: The most bytes of a snapshot.
-        expected: Seconds that one is expected to take, before any was taken.
+    `limit` is the most bytes of a snapshot, and `expected` how many seconds the first one is expected to take.
 
     Attributes:
         given_up: Why no more are taken, in words; empty while they are.
@@ -68,19 +59,18 @@ class Snapshots:
     # -- While training -----------------------------------------------------------------------------------
 
     def take(self, batches: int) -> bool:
-        """Takes a snapshot; returns whether there is one more. Can be called while the strategy draws.
+        """Takes a snapshot, after so many batches of the iterator; returns whether there is one more.
 
-        Args:
-            batches: Batches that training has drawn from the iterator.
+        Can be called while the strategy draws.
         """
         if self.given_up:
             return False
         state = self._tap.state()
         if state is None:
-            self._give_up(f"{self._tap.library} cannot save its state")
-            return False
-        if state.size > self._limit:
-            self._give_up(f"its state has {state.size / 2**20:.0f} MiB, more than {self._limit / 2**20:.0f}")
+            self.given_up = f"{self._tap.library} cannot save its state"
+        elif state.size > self._limit:
+            self.given_up = f"its state has {state.size / 2**20:.0f} MiB, more than {self._limit / 2**20:.0f}"
+        if state is None or self.given_up:
             return False
         # At its end, an iterator keeps nothing, and a shuffle drops the reshuffling of the epochs to come.
         if state.drawn is None or not state.keeps_every_shuffle(self._feed.pipelines):
@@ -89,10 +79,6 @@ class Snapshots:
         self.held = state.size
         return True
 
-    def _give_up(self, why: str) -> None:
-        self.given_up = why
-        self._feed.iterate = self._iterate_without
-
     def _serving(self, batches: int) -> int:
         """Returns which of the kept ones is the newest at or before a position; 0 if none is."""
         there = batches * self._tap.per_batch
@@ -100,7 +86,10 @@ class Snapshots:
 
     def _iterate(self) -> Any:
         continued, self._continued = self._continued, None
-        self._kept = []
+        self._kept = []  # They are of the iterator before this one.
+        if self.given_up:
+            self.held = 0
+            return self._plain()
         self._tap.begin()
         if continued is None:
             self.take(0)
@@ -108,34 +97,19 @@ class Snapshots:
             snapshot, there = continued
             self._tap.restore(snapshot.to_bytes(), snapshot.drawn)
             self._kept = [snapshot]
-            self._drawn_again = self._skip(there - snapshot.drawn)
+            self._drawn_again, missing = 0, there - snapshot.drawn
+            per_batch = self._tap.per_batch
+            with progress("Replaying the input", total=-(-missing // per_batch), unit="batches") as step:
+                while self._drawn_again < missing and self._tap.skip():
+                    self._drawn_again += 1
+                    if self._drawn_again % per_batch == 0:
+                        step()
         return self._tap.iterate()
-
-    def _iterate_without(self) -> Any:
-        self._kept = []  # They are of the iterator before this one.
-        self.held = 0
-        return self._plain()
-
-    def _skip(self, elements: int) -> int:
-        """Draws elements and drops them; returns how many there were."""
-        batches = -(-elements // self._tap.per_batch)
-        with progress("Replaying the input", total=batches, unit="batches") as step:
-            for number in range(elements):
-                if not self._tap.skip():
-                    return number
-                if (number + 1) % self._tap.per_batch == 0:
-                    step()
-        return elements
 
     # -- Saving and continuing ----------------------------------------------------------------------------
 
     def capture(self, batches: int, arrays: dict[str, Array]) -> dict[str, Any] | None:
-        """Returns the snapshot that serves a position as JSON data; None if none does.
-
-        Args:
-            batches: Batches that training has drawn from the iterator.
-            arrays: Gets its state.
-        """
+        """Returns the snapshot that serves a position after so many batches, its state added to `arrays`; or None."""
         if not self._kept or self._kept[0].drawn > batches * self._tap.per_batch:
             return None
         snapshot = self._kept[self._serving(batches)]
@@ -143,12 +117,7 @@ class Snapshots:
         return {"drawn": snapshot.drawn, **self._kind()}
 
     def refuses(self, captured: Mapping[str, Any], batches: int) -> str:
-        """Returns why a position cannot be reached from a snapshot that was saved, in words; empty if it can.
-
-        Args:
-            captured: From `capture`.
-            batches: Batches that training had drawn from the iterator.
-        """
+        """Returns why a position after so many batches cannot be reached from `captured`, in words; empty if it can."""
         if self.given_up:
             return self.given_up
         if int(captured["drawn"]) > batches * self._tap.per_batch:
@@ -173,19 +142,10 @@ class Snapshots:
     def resume(
         self, captured: Mapping[str, Any], arrays: Mapping[str, Array], batches: int, required: int
     ) -> tuple[Any, str, int]:
-        """Makes the iterator that training continues with.
+        """Makes the iterator that training continues with, of which so many batches had been drawn.
 
-        Args:
-            captured: From `capture`.
-            arrays: The arrays beside it.
-            batches: Batches that training had drawn from the iterator.
-            required: How many of them there must be.
-
-        Returns:
-            The iterator, where it came from, in words, and how many batches were drawn again.
-
-        Raises:
-            ValueError: The snapshot does not fit the pipeline, or the pipeline ends before the position.
+        Returns it, where it came from, in words, and how many batches were drawn again. Raises `ValueError` if the
+        snapshot does not fit the pipeline, or there are fewer batches than `required`.
         """
         state = arrays[_SNAPSHOT].tobytes()
         snapshot = Snapshot(int(captured["drawn"]), lambda: state)
@@ -196,10 +156,6 @@ class Snapshots:
         found = snapshot.drawn + self._drawn_again
         # Another process' part may be longer: this one then hands out nothing for a while.
         if self._tap.shard[1] == 1 and found <= (required - 1) * self._tap.per_batch:
-            raise ValueError(
-                f"Expected an input pipeline of at least {counted(required, 'batch')}, as it was when the checkpoint "
-                f"was written. Received: one that ended after {-(-found // self._tap.per_batch)}. Train on the same "
-                "data, or in another directory."
-            )
+            raise too_short(required, -(-found // self._tap.per_batch))
         again = -(-self._drawn_again // self._tap.per_batch)
         return live, f"from a snapshot of {len(state) / 1024:.0f} KiB", again

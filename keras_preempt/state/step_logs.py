@@ -14,7 +14,6 @@ import numpy as np
 
 from keras_preempt.backend.keras.running_fit import RunningFit
 from keras_preempt.backend.seam import backend
-from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state import plain
 from keras_preempt.state.component import Component, RestoreMoment, StoredState
@@ -35,35 +34,34 @@ class StepLogs(Component):
         of_epoch = self._fit.epoch_logs() if phase == "validation" else None
         if change_later(of_epoch):
             of_epoch = None  # Then they are read from the metrics again, and change with them as in Keras.
+        logs = {"logs": self._fit.step_logs() or self.restored, "epoch_logs": of_epoch}
+        is_tensor = backend().variables.is_tensor
+        # A number becomes one of NumPy, which goes into the JSON.
         return {
-            "logs": capture(self._fit.step_logs() or self.restored, values.local),
-            "epoch_logs": capture(of_epoch, values.local, "epoch_logs"),
+            name: plain.encode(
+                _mapped(each, lambda leaf: np.asarray(leaf)[()] if is_tensor(leaf) else leaf),
+                values.local,
+                name,
+            )
+            for name, each in logs.items()
         }
 
     def restore(self, saved: StoredState, moment: RestoreMoment) -> None:
         if moment is not RestoreMoment.BEGIN:
             return
-        self.restored = restore(saved.state["logs"], saved.arrays)
-        of_epoch = restore(saved.state.get("epoch_logs"), saved.arrays)  # Absent before release 0.2.
+        to_tensor = backend().variables.to_tensor
+        self.restored, of_epoch = (
+            _mapped(
+                plain.decode(logs, saved.arrays),
+                lambda leaf: to_tensor(leaf) if isinstance(leaf, (np.ndarray, np.generic)) else leaf,
+            )
+            for logs in (saved.state["logs"], saved.state.get("epoch_logs"))  # Absent before release 0.2.
+        )
         phase = saved.position.phase
         if phase == "validation" and of_epoch:
             self._fit.logs_of_an_epoch_without_steps(of_epoch, of_step=False)
         elif phase in ("train", "validation") and self.restored:
             self._fit.logs_of_an_epoch_without_steps(self.restored, of_step=True)
-
-
-def capture(logs: Any, arrays: dict[str, Array], path: str = "logs") -> Any:
-    """Returns logs as JSON data, with the arrays in them added to `arrays` under names that begin with `path`.
-
-    They are what a training step or `restore` has returned, or None. Anything in them but numbers, tensors, strings and
-    structures of these raises `TypeError`.
-    """
-    return plain.encode(_mapped(logs, _to_value), arrays, path)
-
-
-def restore(encoded: Any, arrays: Mapping[str, Array]) -> Any:
-    """Returns the logs, with tensors where there were some."""
-    return _mapped(plain.decode(encoded, arrays), _to_tensor)
 
 
 def change_later(logs: Any) -> bool:
@@ -92,12 +90,3 @@ def _mapped(logs: Any, of_leaf: Callable[[Any], Any]) -> Any:
     if type(logs) in (list, tuple):
         return type(logs)([_mapped(value, of_leaf) for value in logs])
     return of_leaf(logs)
-
-
-def _to_value(leaf: Any) -> Any:
-    # A number becomes one of NumPy, which goes into the JSON.
-    return np.asarray(leaf)[()] if backend().variables.is_tensor(leaf) else leaf
-
-
-def _to_tensor(leaf: Any) -> Any:
-    return backend().variables.to_tensor(leaf) if isinstance(leaf, (np.ndarray, np.generic)) else leaf

@@ -8,7 +8,10 @@ import keras
 import numpy as np
 import pytest
 
+from keras_preempt.agreement.messages import Position
+from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state.callbacks import CallbackStates
+from keras_preempt.state.component import RestoreMoment, StoredState
 
 
 class Speaking(keras.callbacks.Callback):
@@ -35,22 +38,28 @@ class Silent(keras.callbacks.Callback):
 SEEN: list[int] = []
 
 
-def handed_over(old: list[keras.callbacks.Callback], new: list[keras.callbacks.Callback]) -> list[str]:
+def handed_over(old: list[keras.callbacks.Callback], new: list[keras.callbacks.Callback]) -> None:
     """Begins training with those of `new`; gives them the states of `old`, as they come out of a file."""
     for callback in new:
         callback.on_train_begin()
-    arrays: dict[str, np.ndarray] = {}
-    states = json.loads(json.dumps(CallbackStates(old).capture(arrays)))
-    return CallbackStates(new).restore(states, {name: array.copy() for name, array in arrays.items()})
+    values = WorkerValues()
+    states = json.loads(json.dumps(CallbackStates(old).capture("epoch", values)))
+    restore(CallbackStates(new), states, values.copied())
 
 
-def test_early_stopping_goes_on_counting_and_keeps_its_best_weights() -> None:
+def restore(states: CallbackStates, fields: dict[str, Any], values: WorkerValues) -> None:
+    saved = StoredState(Position(0, "epoch", 0, 0), fields, values, lambda way: True)
+    states.restore(saved, RestoreMoment.EPOCH_BEGINS)
+
+
+def test_early_stopping_goes_on_counting_and_keeps_its_best_weights(caplog: pytest.LogCaptureFixture) -> None:
     old = keras.callbacks.EarlyStopping(patience=3, restore_best_weights=True)
     old.on_train_begin()
     old.wait, old.best, old.best_epoch, old.stopped_epoch = 2, np.float32(0.25), 4, 0
     old.best_weights = [np.arange(3, dtype=np.float32), np.float64(2.0) * np.ones((2, 2))]
     new = keras.callbacks.EarlyStopping(patience=3, restore_best_weights=True)
-    assert handed_over([old], [new]) == []
+    handed_over([old], [new])
+    assert caplog.messages == []
     assert (new.wait, new.best, new.best_epoch, new.stopped_epoch) == (2, np.float32(0.25), 4, 0)
     assert type(new.best) is np.float32
     for mine, theirs in zip(new.best_weights, old.best_weights, strict=True):
@@ -86,7 +95,7 @@ def test_callbacks_of_the_users_speak_for_themselves_and_those_of_one_class_are_
 
 def test_a_callback_that_keeps_what_is_no_plain_data_is_named() -> None:
     with pytest.raises(TypeError, match=r"callbacks/Speaking/model.*get_state"):
-        CallbackStates([Speaking({"model": object()})]).capture({})
+        CallbackStates([Speaking({"model": object()})]).capture("epoch", WorkerValues())
 
 
 class Counting(Silent, keras.callbacks.EarlyStopping):
@@ -112,28 +121,28 @@ def test_callbacks_whose_state_is_lost_are_named_and_others_are_not() -> None:
     ]
 
 
-def test_what_does_not_match_is_told_and_the_rest_is_restored() -> None:
+def test_what_does_not_match_is_told_and_the_rest_is_restored(caplog: pytest.LogCaptureFixture) -> None:
     old, new = keras.callbacks.ReduceLROnPlateau(), keras.callbacks.ReduceLROnPlateau()
     old.on_train_begin()
     old.wait, old.best, old.cooldown_counter = 5, 0.125, 2
-    told = handed_over([old, Speaking(1)], [new, keras.callbacks.History()])
+    handed_over([old, Speaking(1)], [new, keras.callbacks.History()])
     assert (new.wait, new.best, new.cooldown_counter) == (5, 0.125, 2)
-    assert len(told) == 2
-    assert "Speaking is in the checkpoint" in told[0]
-    assert "History is in this fit" in told[1]
+    first, second = caplog.messages
+    assert "Speaking is in the checkpoint" in first
+    assert "History is in this fit" in second
 
 
 def test_what_was_handed_over_is_not_shared_with_the_checkpoint() -> None:
     # The states are handed over twice, before and after the other callbacks begin the epoch.
     old, new = Speaking({"seen": [1], "mean": np.zeros(2)}), Speaking()
-    arrays: dict[str, np.ndarray] = {}
-    states = CallbackStates([old]).capture(arrays)
+    values = WorkerValues()
+    states = CallbackStates([old]).capture("epoch", values)
     old.state["mean"] += 1  # Training goes on while a save is written.
     receiver = CallbackStates([new])
-    receiver.restore(states, arrays)
+    restore(receiver, states, values)
     new.state["seen"].append(2)
     new.state["mean"] += 5
-    receiver.restore(states, arrays)
+    restore(receiver, states, values)
     assert new.state["seen"] == old.state["seen"] == [1]
     assert new.state["mean"].tolist() == [0, 0]
 
@@ -141,9 +150,11 @@ def test_what_was_handed_over_is_not_shared_with_the_checkpoint() -> None:
 def test_a_checkpoint_sets_nothing_but_what_is_a_callbacks_state() -> None:
     """Such as the path of a file that a callback writes to."""
     stopping = keras.callbacks.EarlyStopping()
-    states = CallbackStates([stopping]).capture({})
-    states["EarlyStopping"].update(monitor="x", filepath="/etc/passwd", on_epoch_end=None, wait=4)
-    CallbackStates([stopping]).restore(states, {})
+    states = CallbackStates([stopping]).capture("epoch", WorkerValues())
+    states["callbacks"]["EarlyStopping"].update(
+        monitor="x", filepath="/etc/passwd", on_epoch_end=None, wait=4
+    )
+    restore(CallbackStates([stopping]), states, WorkerValues())
     assert stopping.wait == 4
     assert stopping.monitor == "val_loss"
     assert callable(stopping.on_epoch_end)

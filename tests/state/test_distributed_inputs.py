@@ -17,6 +17,7 @@ from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state import input_size, inputs
 from keras_preempt.state.component import StoredState
 from keras_preempt.state.shuffles import Shuffles
+from tests.state.continued_input import continued_input
 from tests.state.test_inputs import PIPELINES, N, begin, captured, feed_of, numbers, run, saves_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ran out of data")
@@ -70,7 +71,7 @@ def test_restored_anywhere_the_rest_of_the_epoch_and_all_later_ones_are_the_same
         iterator, feed = feed_of(name, strategy=strategy)
         shuffles = Shuffles(feed.dataset, None) if counted else None
         inputs.record_states(feed, shuffles)
-        how = inputs.restore(feed, state, arrays, batch=step, shuffles=shuffles)
+        how = continued_input(feed, state, arrays, batch=step, shuffles=shuffles)
         assert how.startswith("from a snapshot of" if "snapshot" in state else "by replay of")
         if shuffles is not None:
             shuffles.go_to(counts, drawing=is_drawing(state, step))
@@ -119,14 +120,14 @@ def test_a_snapshot_that_does_not_fit_the_pipeline_is_an_error(strategy: tf.dist
     _, saves = saves_of("shuffled", strategy=strategy)
     _, feed = feed_of("interleaved", strategy=strategy)
     with pytest.raises(ValueError, match="Was the pipeline changed"):
-        inputs.restore(feed, *saves[2][-1], batch=2)
+        continued_input(feed, *saves[2][-1], batch=2)
 
 
 def test_a_snapshot_that_another_worker_cannot_use_is_not_used(strategy: tf.distribute.Strategy) -> None:
     whole, saves = saves_of("shuffled", 2, strategy=strategy)
     iterator, feed = feed_of("shuffled", strategy=strategy)
     asked: list[str] = []
-    how = inputs.restore(feed, *saves[2][-1], batch=2, all_go=lambda way: bool(asked.append(way)))
+    how = continued_input(feed, *saves[2][-1], batch=2, all_go=lambda way: bool(asked.append(way)))
     assert asked == ["snapshot"]
     assert how.startswith("by replay of")
     assert run(iterator, 2) == [whole[0][2:], whole[1]]

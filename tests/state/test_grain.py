@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from keras_preempt.backend.tensorflow.feed import DatasetFeed
-from keras_preempt.state import inputs
+from tests.state.continued_input import continued_input
 from tests.state.test_inputs import begin, but_for, captured, run
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ran out of data")
@@ -136,7 +136,7 @@ def test_restored_anywhere_the_rest_is_the_same_and_earlier_epochs_are_not_drawn
     for epoch, step in ((0, 2), (1, None), (1, 0), (2, 1)):
         saved = saves[epoch, step]
         source, iterator, feed = feed_of(name)
-        how = inputs.restore(feed, *saved, batch=step)
+        how = continued_input(feed, *saved, batch=step)
         assert how == "nothing was drawn yet" or "Grain" in how, (epoch, step)
         rest = epochs(iterator, EPOCHS - epoch)
         assert rest == [whole[epoch][step or 0 :], *whole[epoch + 1 :]], (epoch, step, how)
@@ -147,10 +147,10 @@ def test_restored_anywhere_the_rest_is_the_same_and_earlier_epochs_are_not_drawn
 def test_restored_twice_before_anything_is_drawn_the_rest_is_the_same() -> None:
     whole, saves = saves_of("repeated")
     _, iterator, feed = feed_of("repeated")
-    inputs.restore(feed, *saves[1, 2], batch=2)
+    continued_input(feed, *saves[1, 2], batch=2)
     _, again = saving(iterator, feed, 2)
     _, iterator, feed = feed_of("repeated")
-    how = inputs.restore(feed, *again[0, 2], batch=2)
+    how = continued_input(feed, *again[0, 2], batch=2)
     assert "Grain" in how
     assert epochs(iterator, 2) == [whole[1][2:], whole[2]]
 
@@ -159,7 +159,7 @@ def test_a_state_that_another_worker_cannot_continue_from_is_not_used() -> None:
     whole, saves = saves_of("repeated")
     _, iterator, feed = feed_of("repeated")
     asked: list[str] = []
-    how = inputs.restore(feed, *saves[1, 2], batch=2, all_go=lambda way: bool(asked.append(way)))
+    how = continued_input(feed, *saves[1, 2], batch=2, all_go=lambda way: bool(asked.append(way)))
     assert asked == ["Grain"]
     assert how.startswith("by replay of")
     assert epochs(iterator, 2) == [whole[1][2:], whole[2]]

@@ -19,6 +19,7 @@ from keras_preempt.backend.tensorflow.datasets import shuffle_buffers
 from keras_preempt.backend.tensorflow.feed import DatasetFeed
 from keras_preempt.state import input_size, inputs
 from keras_preempt.state.shuffles import Shuffles
+from tests.state.continued_input import captured_input, continued_input
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ran out of data")
 
@@ -137,7 +138,7 @@ def run(
 def captured(feed: DatasetFeed, *, inside: bool = True) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Inside of an epoch before an execution, or before an epoch; as it comes out of a file."""
     arrays: dict[str, np.ndarray] = {}
-    state = inputs.capture(feed, feed.position(pending=inside), arrays, inside=inside)
+    state = captured_input(feed, arrays, inside=inside)
     return json.loads(json.dumps(state)), {name: array.copy() for name, array in arrays.items()}
 
 
@@ -195,7 +196,7 @@ def check_everywhere(name: str, per_execution: int, limit: input_size.StateLimit
         if epoch > 1:  # the last has no later ones to compare
             continue
         iterator, feed = feed_of(name, per_execution)
-        inputs.restore(feed, state, arrays, batch=step)
+        continued_input(feed, state, arrays, batch=step)
         steps: list[int] = []
         rest = run(iterator, EPOCHS - epoch, lambda _, at, __, steps=steps: steps.append(at), per_execution)
         where = f"epoch {epoch}, step {step}: {state['way']}"
@@ -227,7 +228,7 @@ def test_a_position_that_was_restored_can_be_saved_and_restored_again() -> None:
         for step in range(len(whole[0])):  # preempted before every single step
             iterator, feed = feed_of(name)
             if state is not None:
-                inputs.restore(feed, *state, batch=step - 1 if step else 0)
+                continued_input(feed, *state, batch=step - 1 if step else 0)
             rest, saves = saving(iterator, feed, 2)
             assert rest[0] == whole[0][max(0, step - 1) :], (name, step)
             assert rest[1] == whole[1], (name, step)
@@ -242,10 +243,10 @@ def test_between_epochs_and_before_anything_was_drawn_what_follows_is_the_same()
         state, arrays = captured(feed, inside=False)
         second = run(iterator, 1)
         iterator, feed = feed_of(name)
-        inputs.restore(feed, state, arrays, batch=None)
+        continued_input(feed, state, arrays, batch=None)
         assert run(iterator, 1) == second, (name, state["way"], first)
         iterator, feed = feed_of(name)
-        assert inputs.restore(feed, *begun, batch=None) == "nothing was drawn yet"
+        assert continued_input(feed, *begun, batch=None) == "nothing was drawn yet"
         assert run(iterator, 2) == first + second, name
 
 
@@ -253,7 +254,7 @@ def test_a_pipeline_that_has_become_shorter_is_refused() -> None:
     _, saves = saves_of("a python function")
     _, feed = begin(numbers().take(3).batch(2))
     with pytest.raises(ValueError, match=r"at least 3 batches.*ended after 2"):
-        inputs.restore(feed, *saves[3][-1], batch=3)
+        continued_input(feed, *saves[3][-1], batch=3)
 
 
 def test_a_saved_state_of_another_pipeline_or_a_damaged_one_is_refused() -> None:
@@ -262,12 +263,12 @@ def test_a_saved_state_of_another_pipeline_or_a_damaged_one_is_refused() -> None
     assert state["way"] == "state"
     _, feed = feed_of("interleaved")
     with pytest.raises(ValueError, match="Was the pipeline changed"):
-        inputs.restore(feed, state, arrays, batch=1)
+        continued_input(feed, state, arrays, batch=1)
     saved = arrays["input/state"]
     for damaged in (saved[:100], saved[:0], saved[::-1].copy()):
         _, feed = feed_of("shuffled")
         with pytest.raises(ValueError, match="saved position"):
-            inputs.restore(feed, state, {**arrays, "input/state": damaged}, batch=1)
+            continued_input(feed, state, {**arrays, "input/state": damaged}, batch=1)
 
 
 def test_a_buffer_that_costs_the_grace_period_is_not_even_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ import tensorflow as tf
 from keras_preempt import PreemptionCallback
 from keras_preempt.backend.keras import batches_asked
 from keras_preempt.backend.tensorflow.feed import DatasetFeed
-from keras_preempt.state import inputs, py_dataset, randomness
+from keras_preempt.state import py_dataset, randomness
+from tests.state.continued_input import captured_input, continued_input
 from tests.state.test_inputs import begin
 
 STEPS, EPOCHS = 5, 3
@@ -80,7 +81,7 @@ def captured(feed: DatasetFeed, step: int | None) -> tuple[Any, dict[str, np.nda
     """The input and the random numbers, as they come out of a file."""
     arrays: dict[str, np.ndarray] = {}
     inside = step is not None
-    state = inputs.capture(feed, feed.position(pending=inside), arrays, inside=inside)
+    state = captured_input(feed, arrays, inside=inside)
     told = json.loads(json.dumps([state, randomness.capture(arrays)]))
     return told, {name: np.array(array) for name, array in arrays.items()}
 
@@ -103,7 +104,7 @@ def test_the_rest_is_the_same_and_nothing_is_asked_for_again(options: dict[str, 
         numbers, iterator, feed = start(**options)
         numbers.asked.clear()
         (state, drawn), arrays = saves[epoch, step]
-        how = inputs.restore(feed, state, arrays, batch=step)
+        how = continued_input(feed, state, arrays, batch=step)
         left_out = bool(step)  # Its state, which the batches have left as it was, holds all that it changes.
         assert ("of which nothing was drawn again" in how) == left_out
 
@@ -156,7 +157,7 @@ def test_batches_that_may_depend_on_those_before_are_drawn_again(kind: type[Numb
     assert not state["epoch"]["independent"]
     numbers, _, feed = start(kind)
     before = len(numbers.asked)
-    assert "4 batches drawn again" in inputs.restore(feed, state, arrays, batch=4)
+    assert "4 batches drawn again" in continued_input(feed, state, arrays, batch=4)
     assert len(numbers.asked) - before >= 4
 
 
@@ -178,7 +179,7 @@ def test_a_dataset_that_has_become_shorter_is_refused() -> None:
     _, _, feed = start()
     feed.py_dataset.__class__ = type("Short", (Numbers,), {"__len__": lambda self: 2})
     with pytest.raises(ValueError, match=r"at least 4 batches.*ended after 2"):
-        inputs.restore(feed, state, arrays, batch=4)
+        continued_input(feed, state, arrays, batch=4)
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_preempt.state.input_exactness import InputExactness
 from keras_preempt.state.shuffles import Shuffles
-from keras_preempt.training.save.promise import Promise, promise
+from keras_preempt.training.save.promise import Promise, StepFacts, promise
 
 CERTAIN = InputExactness((), "", "by replay")
 
@@ -33,7 +33,7 @@ def of_data(*found: tuple[str, str], condition: str = "") -> Promise:
 
 
 def of_step(kind: str, **resource: str) -> Promise:
-    return promise(CERTAIN, operations=[Operation(kind, **resource)], held="held".__eq__)
+    return promise(CERTAIN, step=StepFacts([Operation(kind, **resource)], "held".__eq__))
 
 
 def of_shuffle(*, repeated: bool) -> Promise:
@@ -61,11 +61,11 @@ UNREADABLE = cast(Any, SimpleNamespace(shared=True, readable=False, shared_while
             True,
         ),
         (of_step("EagerPyFunc"), "runs Python code", False),
-        (promise(CERTAIN, operations=None), "exact if the training step, which", False),
+        (promise(CERTAIN, step=StepFacts(None)), "exact if the training step, which", False),
         (promise(CERTAIN, callbacks=["Counts"]), "Counts. Give them get_state", False),
         (of_shuffle(repeated=True), "Split the data before it is shuffled", True),
         (promise(CERTAIN, UNREADABLE), "cannot be read", True),
-        (promise(CERTAIN, unordered_sums="Set XLA_FLAGS"), "a GPU adds numbers", False),
+        (promise(CERTAIN, step=StepFacts(unordered_sums="Set XLA_FLAGS")), "a GPU adds numbers", False),
     ],
 )
 def test_what_speaks_against_it_is_said_and_not_exact_only_of_what_is_certain(
@@ -83,7 +83,7 @@ def test_a_generator_that_a_checkpoint_holds_and_a_shuffle_that_nobody_repeats_a
 
 def test_all_doubts_are_one_line_with_the_certain_ones_first() -> None:
     operations = [Operation("EagerPyFunc"), Operation("RandomGamma")]
-    said = str(promise(CERTAIN, operations=operations, callbacks=["Counts"]))
+    said = str(promise(CERTAIN, step=StepFacts(operations), callbacks=["Counts"]))
     assert "\n" not in said
     assert said.index("RandomGamma") < said.index("runs Python code")
     assert said.index("RandomGamma") < said.index("Counts")

@@ -85,29 +85,35 @@ class Promise:
         return f"{begin}: exact except{condition}: {listed}."
 
 
-def promise(
-    data: InputExactness,
-    shuffles: Shuffles | None = None,
-    operations: Iterable[RandomOperation] | None = (),
-    held: Callable[[Any], bool] = lambda resource: False,
-    callbacks: Sequence[str] = (),
-    *,
-    set_by_callbacks: Sequence[str] = (),
-    unordered_sums: str = "",
-    validation_may_draw: bool = False,
-) -> Promise:
-    """Returns how exactly a run continues.
+@dataclass(frozen=True)
+class StepFacts:
+    """What is known of the steps of a run.
 
-    Args:
-        data: Of the training and validation data.
-        shuffles: Those of the training and the validation data.
+    Attributes:
         operations: The random operations of the training step, and those that run Python code; None if it cannot be
             looked at, as in an eager fit.
         held: Whether a checkpoint holds the variable that a resource names.
-        callbacks: Those whose state is not kept, and what of it.
-        set_by_callbacks: What callbacks set of other objects while training goes on.
         unordered_sums: What to do about a device that may add numbers in another order each time; empty for none.
         validation_may_draw: Whether there will be validations by a step that refers to other random numbers.
+    """
+
+    operations: Iterable[RandomOperation] | None = ()
+    held: Callable[[Any], bool] = lambda resource: False
+    unordered_sums: str = ""
+    validation_may_draw: bool = False
+
+
+def promise(
+    data: InputExactness,
+    shuffles: Shuffles | None = None,
+    step: StepFacts = StepFacts(),
+    callbacks: Sequence[str] = (),
+    set_by_callbacks: Sequence[str] = (),
+) -> Promise:
+    """Returns how exactly a run continues.
+
+    `callbacks` are those whose state is not kept, with what of it; `set_by_callbacks` is what they set of other objects
+    while training goes on.
     """
     doubts = [Doubt(what, cure) for what, cure in data.doubts]
     if shuffles is not None and (of_shuffles := _doubt_of(shuffles)):
@@ -117,7 +123,7 @@ def promise(
                 "Split the data before it is shuffled, or pass shuffle(..., reshuffle_each_iteration=False)",
             )
         )
-    doubts += doubts_of_step(operations or (), held, "training step")
+    doubts += doubts_of_step(step.operations or (), step.held, "training step")
     if callbacks:
         doubts.append(
             Doubt(
@@ -135,13 +141,13 @@ def promise(
                 certain=False,
             )
         )
-    if unordered_sums:
+    if step.unordered_sums:
         what = "the order in which a GPU adds numbers, which may be another one in each run"
-        doubts.append(Doubt(what, unordered_sums, certain=False))
-    if operations is None:
-        unseen = _BOTH_UNSEEN if validation_may_draw else _UNSEEN
+        doubts.append(Doubt(what, step.unordered_sums, certain=False))
+    if step.operations is None:
+        unseen = _BOTH_UNSEEN if step.validation_may_draw else _UNSEEN
     else:
-        unseen = _VALIDATION_UNSEEN if validation_may_draw else ""
+        unseen = _VALIDATION_UNSEEN if step.validation_may_draw else ""
     conditions = [data.condition, unseen]
     return Promise(tuple(doubts), " and ".join(filter(None, conditions)), data.how)
 

@@ -23,7 +23,7 @@ from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.report.events import EventLog
 from keras_preempt.state import inputs, py_dataset, step_logs
-from keras_preempt.state.callbacks import Callbacks, CallbackStates
+from keras_preempt.state.callbacks import CallbackStates
 from keras_preempt.state.component import Component, RestoreMoment, StoredState, captured
 from keras_preempt.state.handover import unclaimed
 from keras_preempt.state.input_exactness import input_exactness, shown_by_epoch
@@ -38,6 +38,7 @@ from keras_preempt.state.validations import Validations
 from keras_preempt.training.leave.start_errors import CAPTURING, RESTORING, explained
 from keras_preempt.training.save.promise import (
     Promise,
+    StepFacts,
     doubts_of_step,
     doubts_of_validation_step,
     promise,
@@ -90,7 +91,7 @@ class Session:
             self._validations,
             Randomness(),
             self.shuffles,
-            Callbacks(callbacks, model_state.mirrored_weights),
+            callbacks,
             self._logs,
             self._input,
             Progress(model, fit, setup),
@@ -136,19 +137,16 @@ class Session:
         return SnapshotTaker(self._fit.feed, self.epochs, tells=self._member == 0)
 
     def promised(self, unsaved: Sequence[str], set_by_callbacks: Sequence[str] = ()) -> Promise:
-        """Says how exactly the fit would continue after a preemption; see `promise` for the arguments."""
-        traced = self._fit.traced
-        return promise(
-            input_exactness(self._fit.feed, self._fit.validation_data),
-            self.shuffles,
-            None if traced is None else traced.random_operations(),
-            self._model_state.holds,
-            unsaved,
-            set_by_callbacks=set_by_callbacks,
+        """Returns how exactly the fit would continue after a preemption; see `promise` for the arguments."""
+        traced, validation = self._fit.traced, self._fit.validation_data
+        step = StepFacts(
+            operations=None if traced is None else traced.random_operations(),
+            held=self._model_state.holds,
             unordered_sums=backend().unordered_sums(),
-            validation_may_draw=self._fit.validation_data is not None
-            and backend().validation_may_draw(self._model),
+            validation_may_draw=validation is not None and backend().validation_may_draw(self._model),
         )
+        data = input_exactness(self._fit.feed, validation)
+        return promise(data, self.shuffles, step, unsaved, set_by_callbacks)
 
     def validation_ended(self) -> None:
         """A validation has ended; of the first one it is looked at what its step draws.
@@ -331,7 +329,7 @@ class Session:
         if not self._checked:
             # State that cannot be saved is an error now, not when the machine is about to go.
             with explained(CAPTURING):
-                self.callbacks.capture({})
+                self.callbacks.capture("epoch", WorkerValues())
             self._checked = True
             self.callbacks.attributes.tell_unkept(self._member)
             self.callbacks.trained.epoch_has_begun()

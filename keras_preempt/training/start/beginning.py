@@ -14,11 +14,13 @@ from typing import Any
 import keras
 
 from keras_preempt.backend.keras.callbacks import ProgressBar
+from keras_preempt.backend.keras.running_fit import builds_before_evaluating
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.finding import CheckpointInfo
 from keras_preempt.checkpoint.reader import Loaded, Reading
 from keras_preempt.checkpoint.retention import Retention
+from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.notices.termination import TerminationConfig
 from keras_preempt.process import log
@@ -27,10 +29,11 @@ from keras_preempt.report.delivery import OnEvent
 from keras_preempt.report.events import Milestones, log_name
 from keras_preempt.report.progress import transfer
 from keras_preempt.report.tensorboard import Points
-from keras_preempt.state import architecture, callback_code, py_dataset
+from keras_preempt.state import architecture, py_dataset
+from keras_preempt.state.callback_code import BEFORE_FIRST_STEP, WHILE_TRAINING, HookCode, may_be_trainable
 from keras_preempt.state.callbacks import CallbackStates, refuse_rivals
 from keras_preempt.state.component import checked
-from keras_preempt.state.description import identity_of_run, setup_of
+from keras_preempt.state.description import identity_of_run
 from keras_preempt.state.input_size import StateLimit
 from keras_preempt.state.model import ModelState
 from keras_preempt.training.leave.start_errors import (
@@ -172,8 +175,14 @@ class _Beginning(Startup):
         self.slot, self.options, self.reached, self.participant = slot, options, reached, participant
         self.milestones = Milestones(participant.events)
         self.strategy, self.replicas = strategy, backend().replicas(strategy)
-        layout = backend().layout(strategy)
-        self.setup = setup_of(model, running.feed, self.replicas, here.members, layout)
+        self.setup = Setup(
+            workers=here.members,
+            replicas=self.replicas,
+            global_batch=running.feed.global_batch,
+            batches=running.feed.batches,
+            built_from=int(builds_before_evaluating(model)),
+            layout=backend().layout(strategy),
+        )
         self.over = False  # Whether the fit had ended, so that there is nothing to train.
 
     # -- The workers agree on the checkpoint to continue from ------------------------------------------
@@ -205,13 +214,14 @@ class _Beginning(Startup):
     def identity(self) -> dict[str, Any]:
         self.reached.stage = DESCRIBING
         running, others = self.running, self.others
-        outdated = callback_code.set_before_first_step(others)
+        read = [HookCode(each, BEFORE_FIRST_STEP) for each in others]
+        outdated = {found for each in read for found in each.set_outside(variables=True)}
         # No worker may trace more often than the others; and an optimizer is built for what is trainable.
         alone = self.participant.place.members == 1
-        early = not outdated or (alone and not callback_code.may_be_trainable(outdated))
+        early = not outdated or (alone and not may_be_trainable(outdated))
         running.traced = backend().trace(self.model, running.feed.dataset, early=early, again=bool(outdated))
         traced = running.traced
-        assigned = callback_code.may_assign(others)
+        assigned = any(HookCode(each, WHILE_TRAINING).may_change_weights for each in others)
         used = () if traced is None else traced.variables if assigned else traced.changed_variables
         self.model_state = ModelState(self.model, self.strategy, complete=traced is not None, used=used)
         compared = identity_of_run(self.model, self.model_state, running, self.setup, self.slot.begun_after)
@@ -268,7 +278,7 @@ class _Beginning(Startup):
         runtime, status, ending = participant.runtime, participant.status, participant.ending
         store, here = self.store, participant.place
         chief = here.member == 0
-        callbacks = CallbackStates(self.others, self.model_state.holder())
+        callbacks = CallbackStates(self.others, self.model_state.holder(), self.model_state.mirrored_weights)
         if start.restored is None and start.incarnation > 1:
             callbacks.begin_again_without_state()
         session = Session(

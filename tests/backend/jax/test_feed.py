@@ -13,7 +13,7 @@ from keras.src.backend.jax.trainer import JAXEpochIterator
 from keras_preempt.backend import pipelines
 from keras_preempt.backend.jax.backend import BACKEND
 from keras_preempt.backend.jax.feed import JaxFeed, LiveIterator, OnFirstDraw
-from keras_preempt.state import inputs
+from tests.state.continued_input import captured_input
 
 SAMPLES, BATCH = 45, 10
 X = np.arange(SAMPLES * 2).reshape(SAMPLES, 2).astype("float32")
@@ -113,7 +113,7 @@ def test_an_order_is_state_as_long_as_its_epoch_lasts(inside: bool) -> None:
     feed = JaxFeed(of)
     epoch(of, 2 if inside else None)
     arrays: dict[str, Any] = {}
-    captured = inputs.capture(feed, feed.position(pending=inside), arrays, inside=inside)
+    captured = captured_input(feed, arrays, inside=inside)
     assert feed.order is not None
     assert ("order" in captured, bool(arrays)) == (inside, inside)
 
