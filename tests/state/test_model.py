@@ -150,5 +150,5 @@ def test_the_global_seed_is_restored_and_made_only_where_the_checkpoint_has_one(
     _, local = taken(state)
     assert any("global_seed" in name for name in local)
     drawn = np.array(keras.random.uniform((5,)))
-    state.restore({}, local)
+    state.restore(WorkerValues(local=local))
     np.testing.assert_array_equal(np.array(keras.random.uniform((5,))), drawn)
