@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from keras_preempt.checkpoint import incarnations
@@ -28,107 +28,54 @@ from keras_preempt.state.saved_weights import is_weight
 
 @dataclass(frozen=True)
 class CheckpointSummary:
-    """What is known of a checkpoint.
-
-    Attributes:
-        step: Training steps done.
-        directory: Its folder in the run's directory.
-        incarnation: Number of the start of the job that saved it.
-        epoch: The epoch in which it was saved, from 0. This and the next fields are None if the manifest is unreadable.
-        phase: 'epoch' (at the beginning of one), 'train', 'validation' or 'end' (of the training).
-        batch: The next batch of this phase, from 0.
-        saved_at: When it was committed, in seconds since 1970.
-        workers: How many workers there were.
-        writers: Those that wrote the weights.
-        missing: Workers whose part is missing, because they were killed before they had written it.
-        kind: Why it was made: 'preempted', 'periodic', 'requested' (by keras-preempt save), 'interrupted' (by Ctrl-C),
-            'deadline' (a grace period is used up) or 'finished'.
-        reason: The same in words.
-        finished: Whether training was finished.
-        versions: Of the software that saved it.
-        size: Bytes of all its files.
-        files: How many files it has.
-        verified: Whether every byte is as it was written; None if not all were read.
-        problem: Why it cannot be used; None if no problem is known.
-        notices: The notices that it was the answer to; empty if there were none, or the events do not say.
-    """
+    """What is known of a checkpoint; what its manifest says is None or empty if that is unreadable."""
 
     step: int
     directory: str
-    incarnation: int | None
-    epoch: int | None
-    phase: str | None
-    batch: int | None
-    saved_at: float | None
+    incarnation: int | None  # The number of the start that saved it.
+    epoch: int | None  # From 0.
+    phase: str | None  # "epoch" (at the beginning of one), "train", "validation" or "end" (of the training).
+    batch: int | None  # The next one of this phase, from 0.
+    saved_at: float | None  # In seconds since 1970.
     workers: int | None
-    writers: tuple[int, ...]
-    missing: tuple[int, ...]
-    kind: str | None
+    writers: tuple[int, ...]  # Those that wrote the weights.
+    missing: tuple[int, ...]  # Workers that were killed before they had written their part.
+    kind: str | None  # "preempted", "periodic", "requested", "interrupted", "deadline" or "finished".
     reason: str | None
     finished: bool | None
     versions: dict[str, Any]
-    size: int
+    size: int  # Bytes of all its files.
     files: int
-    verified: bool | None
-    problem: str | None
-    notices: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns it as JSON data."""
-        return {**asdict(self), "saved_at_utc": utc(self.saved_at)}
+    verified: bool | None  # Whether every byte is as it was written; None if not all were read.
+    problem: str | None  # Why it cannot be used; None if no problem is known.
+    notices: tuple[str, ...] = ()  # Those that it was the answer to, as far as the events say.
 
 
 @dataclass(frozen=True)
 class LeftOver:
-    """An attempt to save that was not committed.
-
-    Attributes:
-        step: Training steps done.
-        directory: Its folder in the run's directory.
-        incarnation: Number of the start of the job that made it.
-        size: Bytes of its files.
-        files: How many there are.
-        abandoned: Whether its start is certainly over, since a later one has claimed the directory. Otherwise it may
-            still be committed.
-    """
+    """An attempt to save that was not committed."""
 
     step: int
     directory: str
     incarnation: int
     size: int
     files: int
-    abandoned: bool
+    abandoned: bool  # A later start has claimed the directory. Otherwise it may still be committed.
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What is known of the run of a directory.
-
-    Attributes:
-        directory: As the user names it.
-        run_id: Drawn at the first start.
-        format: Version of the format of its files.
-        variables: Number of the model's weights.
-        parameters: Number of their elements.
-        optimizer: Name of its class.
-        setup: What the first start trained on: see `checkpoint.setup`; None if the run is older than that.
-        starts: How often the job was started.
-        last_start_at: When it was last started, in seconds since 1970; None if that cannot be read.
-    """
+    """What is known of the run of a directory."""
 
     directory: str
     run_id: str
     format: int
-    variables: int
-    parameters: int
-    optimizer: str
-    setup: dict[str, Any] | None
+    variables: int  # Of the model.
+    parameters: int  # Their elements.
+    optimizer: str  # The name of its class.
+    setup: dict[str, Any] | None  # What the first start trained on; None if the run is older than that.
     starts: int
-    last_start_at: float | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns it as JSON data."""
-        return {**asdict(self), "last_start_at_utc": utc(self.last_start_at)}
+    last_start_at: float | None  # In seconds since 1970; None if that cannot be read.
 
 
 def utc(moment: float | None) -> str | None:
@@ -143,12 +90,7 @@ def utc(moment: float | None) -> str | None:
 
 
 def run_of(store: Store, run: dict[str, Any]) -> RunSummary:
-    """Summarizes run.json and the claims.
-
-    Raises:
-        CorruptCheckpoint: The structure of run.json is not ours.
-        StoreUnavailable: The storage failed.
-    """
+    """Summarizes run.json and the claims."""
     try:
         # The variables of the model include metrics and seeds; strings are not parameters.
         weights = [v for v in run["model"] if is_weight(v["name"])]
@@ -178,24 +120,16 @@ def run_of(store: Store, run: dict[str, Any]) -> RunSummary:
 def checkpoints_of(
     store: Store, *, verified: bool, tell: Callable[[str], object] = lambda line: None
 ) -> list[CheckpointSummary]:
-    """Summarizes the checkpoints, first the one that a restart tries first.
+    """Summarizes the checkpoints, first the one that a restart tries first; not those that the job removes meanwhile.
 
-    A checkpoint that a running job removes meanwhile is left out.
-
-    Args:
-        store: The run's directory.
-        verified: Whether to read every byte.
-        tell: Called with a line before something large is read.
-
-    Raises:
-        StoreUnavailable: The storage failed.
+    `verified`: every byte is read. `tell` is called with a line before something large is read.
     """
     found = [_summary(store, info, verified, tell) for info in committed(store)]
     return [summary for summary in found if summary is not None]
 
 
 def left_over_in(store: Store) -> list[LeftOver]:
-    """Lists the attempts that were not committed, the latest step first. Raises `StoreUnavailable`."""
+    """Lists the attempts that were not committed, the latest step first."""
     newest = incarnations.latest(store)
     found = []
     for folder in store.children(""):
@@ -238,18 +172,22 @@ def _summary(
             )
         elif verified:
             tell(f"reading {info.directory} ({size / 1e6:,.1f} MB)")
-            problem = _verify(store, info)
+            try:
+                verify(store, info, transfer)
+            except (CorruptCheckpoint, UnsupportedFormat, UnsafeName) as error:
+                problem = str(error)
             whole = problem is None
     if problem is not None and info.attempt and is_removed(store, info):
         return None
     position = {} if manifest is None else manifest.position
+    counts = {name: value for name, value in position.items() if isinstance(value, int)}
     return CheckpointSummary(
         step=info.step,
         directory=info.directory,
         incarnation=parse_attempt(info.attempt)[0] if info.attempt else None,
-        epoch=_whole(position.get("epoch")),
+        epoch=counts.get("epoch"),
         phase=None if manifest is None else str(position.get("phase")),
-        batch=_whole(position.get("batch")),
+        batch=counts.get("batch"),
         saved_at=None if manifest is None or not math.isfinite(manifest.created_at) else manifest.created_at,
         workers=None if manifest is None else manifest.members,
         writers=() if manifest is None else tuple(sorted({*manifest.writers, *manifest.holders})),
@@ -265,33 +203,12 @@ def _summary(
     )
 
 
-def _verify(store: Store, info: CheckpointInfo) -> str | None:
-    try:
-        verify(store, info, transfer)
-    except (CorruptCheckpoint, UnsupportedFormat, UnsafeName) as error:
-        return str(error)
-    return None
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) else None
-
-
 _ANSWERS = ("preempted", "deadline", "interrupted")
 _MOST_BYTES, _MOST_FILES = 16 << 20, 500  # of events; more take longer than this is worth
 
 
 def with_notices(store: Store, checkpoints: Sequence[CheckpointSummary]) -> list[CheckpointSummary]:
-    """Adds the notices to the checkpoints that answered them, as far as the events say.
-
-    Args:
-        store: The run's directory.
-        checkpoints: From `checkpoints_of`.
-
-    Raises:
-        StoreUnavailable: The storage failed.
-        UnsupportedFormat: The events were written in a newer format.
-    """
+    """Adds the notices to the checkpoints that answered them, as far as the events say."""
     if not any(checkpoint.kind in _ANSWERS for checkpoint in checkpoints):
         return list(checkpoints)
     files = store.list(EVENTS)

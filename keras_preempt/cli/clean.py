@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 import click
@@ -75,7 +76,15 @@ def clean(directory: str, max_to_keep: int | None, keep_every: str | None, stopp
             [[folder, shown_size(size)] for folder, size in sizes.items()],
         )
         total = shown_size(sum(sizes.values()))
-        if not yes and not _confirmed(f"Remove {counted(len(going), 'folder')}, {total}?"):
+        try:
+            confirmed = yes or click.confirm(f"Remove {counted(len(going), 'folder')}, {total}?")
+        except click.Abort:
+            if sys.stdin.isatty():  # Ctrl-C
+                raise
+            raise CannotRemove(
+                "Expected an answer. Received: none. Nothing was removed; pass --yes."
+            ) from None
+        if not confirmed:
             terminal.line("Nothing was removed.")
             return _NOT_DONE
         # A running job may have fallen back meanwhile: what it needs now is no longer superseded.
@@ -95,22 +104,11 @@ class CannotRemove(click.ClickException):
     exit_code = _NOT_DONE
 
 
-def _confirmed(question: str) -> bool:
-    try:
-        return click.confirm(question)
-    except click.Abort:
-        if sys.stdin.isatty():  # Ctrl-C
-            raise
-        raise CannotRemove("Expected an answer. Received: none. Nothing was removed; pass --yes.") from None
-
-
 def _retention(store: Store, newest: int, max_to_keep: int | None, keep_every: str | None) -> Retention:
     kept = Retention()
     if newest and (max_to_keep is None or keep_every is None):
-        try:
+        with contextlib.suppress(NotFound):  # A start that failed has taken its claim back.
             kept = Retention.from_json(incarnations.read_claim(store, newest).get("retention"))
-        except NotFound:  # A start that failed has taken its claim back.
-            kept = Retention()
     every = kept.keep_every
     if keep_every is not None:
         every = None if keep_every == "never" else int(keep_every) if keep_every.isdecimal() else keep_every

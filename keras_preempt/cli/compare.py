@@ -39,15 +39,10 @@ _ITERATOR_PLACES = re.compile(r"w\d+/(?:input/(?:way|snapshot|grain)|validated/m
 
 @dataclass(frozen=True)
 class SavedState:
-    """All that a checkpoint holds.
+    """All that a checkpoint holds."""
 
-    Attributes:
-        tensors: By name; a worker's own after "w<member>: ".
-        state: The JSON state of each worker, under "w<member>".
-    """
-
-    tensors: Mapping[str, Array]
-    state: Mapping[str, Any]
+    tensors: Mapping[str, Array]  # By name; a worker's own after "w<member>: ".
+    state: Mapping[str, Any]  # The JSON state of each worker, under "w<member>".
 
     @classmethod
     def read(cls, store: Store, info: CheckpointInfo, shown: Shown = silent) -> SavedState:
@@ -61,19 +56,12 @@ class SavedState:
 
 @dataclass(frozen=True)
 class ComparedTensor:
-    """A tensor of one of two checkpoints, or of both.
+    """A tensor of one of two checkpoints, or of both."""
 
-    Attributes:
-        name: Its name, after "w<member>: " if it is a worker's own.
-        shape: Type and shape; of both, if they differ.
-        difference: What differs, in words; None if every bit is the same.
-        largest: The greatest absolute difference of numbers; None if it has no meaning.
-    """
-
-    name: str
-    shape: str
-    difference: str | None
-    largest: float | None = None
+    name: str  # After "w<member>: " if it is a worker's own.
+    shape: str  # Type and shape; of both, if they differ.
+    difference: str | None  # In words; None if every bit is the same.
+    largest: float | None = None  # The greatest absolute difference of numbers; None if it has no meaning.
 
     def __str__(self) -> str:
         extent = "" if self.largest is None else f", by at most {self.largest:.3g}"
@@ -82,23 +70,14 @@ class ComparedTensor:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that was compared, and all that differs.
-
-    Attributes:
-        members: Workers compared.
-        tensors: Tensors compared.
-        compared_bytes: Bytes of them.
-        tensor_differences: The tensors that differ.
-        state_differences: Lines naming the place in the JSON state and both values.
-        set_aside: Lines about differences that do not decide.
-    """
+    """All that was compared, and all that differs, in words."""
 
     members: int = 0
     tensors: int = 0
     compared_bytes: int = 0
     tensor_differences: list[ComparedTensor] = field(default_factory=list)
     state_differences: list[str] = field(default_factory=list)
-    set_aside: list[str] = field(default_factory=list)
+    set_aside: list[str] = field(default_factory=list)  # Differences that do not decide.
 
     @property
     def identical(self) -> bool:
@@ -107,7 +86,6 @@ class Comparison:
 
     @property
     def history_equal(self) -> bool:
-        """Whether no difference lies in a History."""
         return not any("/callbacks/history" in line.lower() for line in self.state_differences)
 
 
@@ -131,13 +109,10 @@ def compare_states(
     right: SavedState,
     set_aside: Callable[[int, str, bytes, bytes], str | None] = lambda member, name, one, other: None,
 ) -> Comparison:
-    """Compares the ends of two runs.
+    """Compares the ends of the undisturbed and of the preempted run.
 
-    Args:
-        left: The state of the undisturbed run.
-        right: The state of the preempted run.
-        set_aside: Called with a member, the name of a tensor of its own that differs, and the bytes of both; returns in
-            words why that does not decide, or None if it does.
+    `set_aside` is called with a member, the name of a tensor of its own that differs, and the bytes of both; it returns
+    in words why that does not decide, or None if it does.
     """
     different: list[ComparedTensor] = []
     state: list[str] = []
@@ -195,7 +170,7 @@ def compare_tensors(
 
 
 def compare_json(left: Any, right: Any, names: tuple[str, str]) -> list[str]:
-    """Compares JSON values deeply, types included, without the keys in ``VOLATILE_KEYS``; NaN equals NaN."""
+    """Compares JSON values deeply, types included, without the keys in `VOLATILE_KEYS`; NaN equals NaN."""
     return [line.lstrip("/") for line in _json_differences(left, right, "", names)]
 
 
@@ -214,19 +189,13 @@ def _json_differences(left: Any, right: Any, path: str, names: tuple[str, str]) 
             return
         for index, (one, other) in enumerate(zip(left, right, strict=True)):
             yield from _json_differences(one, other, f"{path}/{index}", names)
-    elif type(left) is not type(right) or not _same_scalar(left, right):
-        yield f"{path}: {_short(left)} and {_short(right)}"
+    elif type(left) is not type(right) or not (left == right or (_is_nan(left) and _is_nan(right))):
+        shown = [text if len(text) <= 60 else f"{text[:57]}..." for text in map(repr, (left, right))]
+        yield f"{path}: {' and '.join(shown)}"
 
 
-def _same_scalar(left: Any, right: Any) -> bool:
-    if isinstance(left, float) and math.isnan(left):
-        return math.isnan(right)
-    return bool(left == right)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _compare_arrays(left: Array, right: Array) -> tuple[str | None, float | None]:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -71,18 +71,17 @@ def export(directory: str, out: Path, step: int | None, model: str | None, force
          or the model cannot be made
       4  OUT cannot be written
     """  # noqa: D301 - click's own mark for text that it must not wrap
-    if not out.name.endswith(_SUFFIXES) or out.name in _SUFFIXES:
-        raise click.UsageError(
-            f"Expected OUT to end with one of {', '.join(_SUFFIXES)}. Received: {str(out)!r}."
-        )
-    if names_bucket(str(out)):
-        raise click.UsageError(
-            f"Expected OUT on a local disk. Received: {str(out)!r}. Copy it to the bucket afterwards."
-        )
-    if not os.path.isdir(out.parent):
-        raise click.UsageError(
-            f"Expected OUT in a folder that exists. Received: {str(out)!r}. Make the folder first."
-        )
+    for wrong, expected, cure in (
+        (
+            not out.name.endswith(_SUFFIXES) or out.name in _SUFFIXES,
+            f"to end with one of {', '.join(_SUFFIXES)}",
+            "",
+        ),
+        (names_bucket(str(out)), "on a local disk", " Copy it to the bucket afterwards."),
+        (not os.path.isdir(out.parent), "in a folder that exists", " Make the folder first."),
+    ):
+        if wrong:
+            raise click.UsageError(f"Expected OUT {expected}. Received: {str(out)!r}.{cure}")
     if os.path.lexists(out) and not force:
         raise click.UsageError(
             f"Expected OUT not to exist. Received: {str(out)!r}, which does. Pass --force to replace it."
@@ -106,13 +105,21 @@ def export(directory: str, out: Path, step: int | None, model: str | None, force
         else:
             with _without_noise():
                 found, weights = _write_with_keras(store, step, out, model)
-        _print(out, found, store.url, weights, left_out)
+        size = sum(value.nbytes for value in weights.values.values())
+        click.echo(
+            f"{out}: {len(weights.values)} weights ({shown_size(size)}) of step {found} in {store.url}"
+        )
+        notes: dict[str, list[str]] = {}
+        for name, how in weights.combined.items():
+            notes.setdefault(f"different on the replicas, {how}", []).append(name)
+        if left_out:
+            notes["left out, since the format has no strings"] = left_out
+        for note, names in notes.items():
+            click.echo(f"  {note}: {some(list(map(one_line, names)), _NAMED)}")
     return 0
 
 
 class CannotWrite(click.ClickException):
-    """The file cannot be written."""
-
     exit_code = 4
 
 
@@ -186,15 +193,3 @@ def _without_noise() -> Iterator[None]:
             for line in kept.read().decode(errors="replace").splitlines():
                 if not is_silenced(line, level):
                     click.echo(line, err=True)
-
-
-def _print(out: Path, step: int, directory: str, weights: Weights, left_out: Sequence[str]) -> None:
-    size = sum(value.nbytes for value in weights.values.values())
-    click.echo(f"{out}: {len(weights.values)} weights ({shown_size(size)}) of step {step} in {directory}")
-    notes: dict[str, list[str]] = {}
-    for name, how in weights.combined.items():
-        notes.setdefault(f"different on the replicas, {how}", []).append(name)
-    if left_out:
-        notes["left out, since the format has no strings"] = list(left_out)
-    for note, names in notes.items():
-        click.echo(f"  {note}: {some(list(map(one_line, names)), _NAMED)}")

@@ -55,7 +55,7 @@ def model_from(argument: str) -> Any:
 
 
 class TrainingRefused(RuntimeError):
-    """A program that is imported for its model began to train."""
+    pass
 
 
 @contextlib.contextmanager

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import click
 
 from keras_preempt.checkpoint.errors import one_line
+from keras_preempt.checkpoint.run_directory import read_chosen, read_run
+from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.checkpoint_summary import (
     CheckpointSummary,
     LeftOver,
@@ -20,12 +25,16 @@ from keras_preempt.cli.checkpoint_summary import (
     utc,
     with_notices,
 )
-from keras_preempt.cli.inspect_compare import compare_checkpoints, print_differences
+from keras_preempt.cli.compare import ComparedTensor, SavedState, compare_json, compare_tensors
 from keras_preempt.cli.options import directory_argument, json_option, opened_run
 from keras_preempt.cli.terminal import Terminal, shown_size
 from keras_preempt.process.words import counted, some
+from keras_preempt.report.progress import transfer
 
 _GOOD, _NOT_GOOD = 0, 1
+_NEWEST = "newest"
+_MOST_NAMED = 3  # notices or workers in one line
+_MOST_PLACES = 10  # differences of other state that are listed
 
 
 @click.command()
@@ -73,53 +82,44 @@ def inspect(directory: str, verify: bool, compare: tuple[str, str] | None, as_js
     with opened_run(directory) as (store, run):
         if compare:
             try:
-                compared = compare_checkpoints(store, *compare)
+                sides = [_read(store, which) for which in compare]
             except ValueError as error:
                 raise click.UsageError(str(error)) from None
+            names, (one, other) = [where for where, _ in sides], [state for _, state in sides]
+            tensors = compare_tensors(one.tensors, other.tensors, ("A", "B"))
+            places = compare_json(one.state, other.state, ("A", "B"))
+            identical = not places and all(tensor.difference is None for tensor in tensors)
             if as_json:
-                _print_json(compared.to_json())
+                fields = {"identical": identical, "first": names[0], "second": names[1]}
+                _print_json({**fields, "tensors": [asdict(tensor) for tensor in tensors], "state": places})
             else:
-                print_differences(terminal, compared)
-            return _GOOD if compared.identical else _NOT_GOOD
+                _print_differences(terminal, names, tensors, places)
+            return _GOOD if identical else _NOT_GOOD
         summary = run_of(store, run)
-        checkpoints = with_notices(store, checkpoints_of(store, verified=verify, tell=_progress))
+        checkpoints = with_notices(
+            store, checkpoints_of(store, verified=verify, tell=partial(click.echo, err=True))
+        )
         left_over = left_over_in(store)
     if as_json:
         _print_json(
             {
-                "run": summary.to_json(),
-                "checkpoints": [checkpoint.to_json() for checkpoint in checkpoints],
+                "run": {**asdict(summary), "last_start_at_utc": utc(summary.last_start_at)},
+                "checkpoints": [{**asdict(each), "saved_at_utc": utc(each.saved_at)} for each in checkpoints],
                 "left_over": [asdict(attempt) for attempt in left_over],
             }
         )
     else:
-        print_run(terminal, summary)
-        print_checkpoints(terminal, checkpoints)
-        print_left_over(terminal, left_over)
+        _print_run(terminal, summary)
+        _print_checkpoints(terminal, checkpoints)
+        _print_left_over(terminal, left_over)
     return _NOT_GOOD if any(checkpoint.problem for checkpoint in checkpoints) else _GOOD
-
-
-def _progress(line: str) -> None:
-    click.echo(line, err=True)
 
 
 def _print_json(value: dict[str, Any]) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
-_NAMED = 3  # the most notices or workers that a line names
-
-
-def where(checkpoint: CheckpointSummary) -> tuple[str, str]:
-    """Returns the epoch of a checkpoint, and the place in it."""
-    epoch = "?" if checkpoint.epoch is None else str(checkpoint.epoch)
-    batch = "?" if checkpoint.batch is None else str(checkpoint.batch)
-    places = {"train": batch, "validation": f"val {batch}", "epoch": "begin", "end": "end"}
-    return epoch, places.get(checkpoint.phase or "", "?")
-
-
-def print_run(terminal: Terminal, run: RunSummary) -> None:
-    """Prints what is known of the run."""
+def _print_run(terminal: Terminal, run: RunSummary) -> None:
     terminal.line(
         f"{one_line(run.directory)}: run {one_line(run.run_id)[:32]} (format {run.format})", style="bold"
     )
@@ -139,8 +139,7 @@ def print_run(terminal: Terminal, run: RunSummary) -> None:
     terminal.line("")
 
 
-def print_checkpoints(terminal: Terminal, checkpoints: Sequence[CheckpointSummary]) -> None:
-    """Prints a table of the checkpoints, and below it notes on some of them."""
+def _print_checkpoints(terminal: Terminal, checkpoints: Sequence[CheckpointSummary]) -> None:
     if not checkpoints:
         terminal.line("No checkpoint yet.")
         return
@@ -152,9 +151,9 @@ def print_checkpoints(terminal: Terminal, checkpoints: Sequence[CheckpointSummar
         if checkpoint.notices:
             terminal.line(f"  step {checkpoint.step}: {_some(checkpoint.notices)}")
         if checkpoint.missing:
+            workers = _some([f"worker {each}" for each in checkpoint.missing])
             terminal.line(
-                f"  step {checkpoint.step}: not exact for {_members(checkpoint.missing)}, killed before the own part "
-                "was written",
+                f"  step {checkpoint.step}: not exact for {workers}, killed before the own part was written",
                 style="yellow",
             )
         if checkpoint.problem:
@@ -166,8 +165,7 @@ def print_checkpoints(terminal: Terminal, checkpoints: Sequence[CheckpointSummar
         terminal.line("None of them can be restored.", style="bold red")
 
 
-def print_left_over(terminal: Terminal, left_over: Sequence[LeftOver]) -> None:
-    """Prints the attempts that were not committed."""
+def _print_left_over(terminal: Terminal, left_over: Sequence[LeftOver]) -> None:
     if not left_over:
         return
     rows = [
@@ -187,21 +185,59 @@ def print_left_over(terminal: Terminal, left_over: Sequence[LeftOver]) -> None:
 
 def _row(checkpoint: CheckpointSummary) -> list[str]:
     saved = utc(checkpoint.saved_at) or "?"
-    verified = {None: "-", True: "yes", False: "NO"}[checkpoint.verified]
+    batch = "?" if checkpoint.batch is None else str(checkpoint.batch)
+    places = {"train": batch, "validation": f"val {batch}", "epoch": "begin", "end": "end"}
     return [
         str(checkpoint.step),
-        *where(checkpoint),
+        "?" if checkpoint.epoch is None else str(checkpoint.epoch),
+        places.get(checkpoint.phase or "", "?"),
         saved.replace("T", " ")[: -len(":00Z")],
         shown_size(checkpoint.size),
         "?" if checkpoint.workers is None else f"{len(checkpoint.writers)}/{checkpoint.workers}",
         "?" if checkpoint.kind is None else one_line(checkpoint.kind)[:20],
-        verified,
+        {None: "-", True: "yes", False: "NO"}[checkpoint.verified],
     ]
 
 
-def _members(members: Sequence[int]) -> str:
-    return _some([f"worker {member}" for member in members])
-
-
 def _some(items: Sequence[str]) -> str:
-    return some(list(map(one_line, items)), _NAMED)
+    return some(list(map(one_line, items)), _MOST_NAMED)
+
+
+def _read(store: Store, which: str) -> tuple[str, SavedState]:
+    """Reads and verifies a step, "newest", or another run's DIR or DIR@STEP; also says where it lies."""
+    if which == _NEWEST or which.isdecimal():
+        info, saved = read_chosen(
+            store,
+            None if which == _NEWEST else int(which),
+            lambda info: SavedState.read(store, info, transfer),
+        )
+        return f"{store.url}/{info.directory}", saved
+    directory, _, step = which.rpartition("@")
+    if not directory or not (step == _NEWEST or step.isdecimal()):
+        directory, step = which, _NEWEST
+    with contextlib.closing(open_store(directory)) as other:
+        read_run(other)
+        return _read(other, step)
+
+
+def _print_differences(
+    terminal: Terminal, names: Sequence[str], tensors: Sequence[ComparedTensor], places: Sequence[str]
+) -> None:
+    """Prints a row for each tensor, then what else differs, then the verdict."""
+    rows = []
+    for tensor in tensors:
+        largest = "" if tensor.largest is None else f"{tensor.largest:.3g}"
+        rows.append([one_line(tensor.name), tensor.shape, tensor.difference or "identical", largest])
+    title = "\n".join(f"{side}: {one_line(name)}" for side, name in zip("AB", names, strict=True))
+    terminal.table(title, ["tensor", "type", "compared", "by at most"], rows)
+    for place in places[:_MOST_PLACES]:
+        terminal.line(f"  other state: {one_line(place)}", style="red")
+    if len(places) > _MOST_PLACES:
+        terminal.line(f"  and {len(places) - _MOST_PLACES} more places of other state")
+    differing = sum(tensor.difference is not None for tensor in tensors)
+    count = counted(len(rows), "tensor")
+    if not differing and not places:
+        terminal.line(f"identical: {count}, and all other state", style="bold green")
+    else:
+        other = f"{counted(len(places), 'place')} of other state"
+        terminal.line(f"different: {differing} of {count}, {other}", style="bold red")

@@ -20,9 +20,6 @@ from keras_preempt.process.exit_codes import RESTART_CODES
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-CANNOT_READ = 3
-"""Exit code: the directory, or what was asked for in it, cannot be read."""
-
 workers_option = click.option(
     "--workers",
     "-n",
@@ -45,10 +42,7 @@ restart_code_option = click.option(
 )
 
 command_argument = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
-"""The command to run, everything after ``--``."""
-
 directory_argument = click.argument("directory", metavar="DIR")
-"""A path, or ``gs://bucket/prefix``."""
 
 
 def seconds_option(
@@ -80,8 +74,7 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
         return round(float(found[1]) * _UNITS[found[2].upper()])
 
 
-SIZE = _Size()
-"""The type of an option that is a number of bytes."""
+SIZE = _Size()  # The type of an option that is a number of bytes.
 
 
 def restart_policy(**fields: Any) -> RestartPolicy:
@@ -132,7 +125,7 @@ def _script_of(command: tuple[str, ...]) -> str | None:
 class CannotRead(click.ClickException):
     """The directory, or what was asked for in it, cannot be read."""
 
-    exit_code = CANNOT_READ
+    exit_code = 3
 
 
 def store_of(directory: str, staging_dir: str | None = None) -> Store:

@@ -84,7 +84,18 @@ def report(
         if as_json or over:
             option = "--json" if as_json else "--over"
             raise click.UsageError(f"Expected --watch without {option}. Received: both. Leave one out.")
-        return _watch(directory, html_file, timeout)
+        terminal = Terminal()
+        with contextlib.closing(store_of(directory)) as store:
+            watch_over = Watch(
+                store, directory, timeout, lambda account: _write(html_file, account, directory)
+            )
+            try:
+                finished = watch_over.run(terminal)
+            except KeyboardInterrupt:
+                finished = True  # As the user wanted.
+        if watch_over.account is not None and not terminal.lost:
+            _print(terminal, watch_over.account, directory)
+        return _MADE if finished else _NOT_FINISHED
     if timeout is not None:
         raise click.UsageError(
             "Expected --timeout together with --watch. Received: --timeout alone. Add --watch."
@@ -97,8 +108,7 @@ def report(
                 account = load_account(store, over=over)
             except CheckpointError as error:
                 raise CannotRead(str(error)) from None
-        if html_file is not None:
-            _write(html_file, page(account, directory))
+        _write(html_file, account, directory)
         if as_json:
             _print_json(account, directory)
             return _MADE
@@ -111,27 +121,13 @@ def report(
     return _MADE
 
 
-def _watch(directory: str, html_file: Path | None, timeout: float | None) -> int:
-    def changed(account: Account) -> None:
-        if html_file is not None:
-            _write(html_file, page(account, directory))
-
-    terminal = Terminal()
-    with contextlib.closing(store_of(directory)) as store:
-        watch = Watch(store, directory, timeout, changed)
-        try:
-            finished = watch.run(terminal)
-        except KeyboardInterrupt:
-            finished = True  # As the user wanted.
-    if watch.account is not None and not terminal.lost:
-        _print(terminal, watch.account, directory)
-    return _MADE if finished else _NOT_FINISHED
-
-
-def _write(file: Path, text: str) -> None:
+def _write(file: Path | None, account: Account, directory: str) -> None:
+    """Writes the page, if one is wanted."""
+    if file is None:
+        return
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        partial.write_text(text, "utf-8")
+        partial.write_text(page(account, directory), "utf-8")
         partial.replace(file)
     except OSError as error:
         partial.unlink(missing_ok=True)

@@ -111,23 +111,15 @@ def _newest_fit(base: Store) -> Iterator[Store]:
 
 
 class _Job:
-    """One start of the job, as its events describe it.
-
-    Attributes:
-        number: The number of the start.
-        how_it_ended: In words; empty as long as it may run.
-        taken: Whether it has taken the request.
-        saved: The checkpoint that answers the request, once there is one.
-        also: What to add to that, in words.
-        failed: Why it could not save; empty unless it has said so.
-    """
+    """One start of the job, as its events describe it."""
 
     def __init__(self, store: Store, number: int) -> None:
         self.number = number
-        self.how_it_ended = "" if number else "it has never been started"
-        self.taken = False
-        self.saved: str | None = None
-        self.also = self.failed = ""
+        self.how_it_ended = "" if number else "it has never been started"  # Empty as long as it may run.
+        self.taken = False  # It has read the request.
+        self.saved: str | None = None  # The checkpoint that answers the request.
+        self.also = ""  # What to add to that.
+        self.failed = ""  # Why it could not save.
         self._store = store
         self._lines_read: dict[str, int] = {}  # by the name of the log
         self._process: object = None
@@ -139,7 +131,7 @@ class _Job:
         return bool(self.how_it_ended)
 
     def wait_for_answer(self, request: SaveRequest, limit: float) -> None:
-        """Waits until the request is answered, the job is over, or the time."""
+        """Waits until the request is answered, the job is over, or time is up."""
         pause, longest = _POLL[self._store.is_local]
         while self.saved is None and not self.failed and not self.how_it_ended:
             left = limit - time.monotonic()
@@ -151,7 +143,7 @@ class _Job:
 
     def _look(self, request: SaveRequest | None) -> None:
         for event in self._new_events():
-            self._take(event, request)
+            self._note(event, request)
         if not self.how_it_ended and this_process.is_alive(self._process) is False:
             self.how_it_ended = f"worker 0 of start {self.number} is gone, and reported no end"
 
@@ -172,7 +164,7 @@ class _Job:
             yield from found[self._lines_read.get(name, 0) :]
             self._lines_read[name] = len(found)
 
-    def _take(self, event: dict[str, Any], request: SaveRequest | None) -> None:
+    def _note(self, event: dict[str, Any], request: SaveRequest | None) -> None:
         kind = event["event"]
         if kind == "start":
             self._process = event.get("process")

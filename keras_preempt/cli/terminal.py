@@ -43,7 +43,7 @@ def shown_size(size: float) -> str:
 
 
 class OutputLost(click.ClickException):
-    """The output of a command cannot be written."""
+    pass
 
 
 class Terminal:
@@ -53,9 +53,7 @@ class Terminal:
     error of a job, such as a full disk or a terminal that is gone, which is then reported on standard error. Without a
     job, the command exists for its output, and such an error ends it: any method may raise `OutputLost`.
 
-    Args:
-        stream: The stream; None for standard output, which may be closed.
-        job: Whether a job runs that is worth more than its output.
+    `stream` is by default standard output, which may be closed. `job`: a job runs that is worth more than its output.
     """
 
     def __init__(self, stream: IO[str] | None = None, *, job: bool = False):

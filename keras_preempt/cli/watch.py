@@ -35,13 +35,9 @@ _LEAST_EVENTS = 4
 
 
 class Watch:
-    """Looks at a run until it is finished.
+    """Looks at a run until it is finished, or `timeout` seconds are over; its directory need not be there yet.
 
-    Args:
-        store: Its directory, which need not be there yet.
-        directory: The same, as the user names it.
-        timeout: Seconds after which to give up; None for never.
-        on_change: Called with the account whenever something has happened.
+    `on_change` is called with the account whenever something has happened.
     """
 
     def __init__(
@@ -63,13 +59,9 @@ class Watch:
         self.account: Account | None = None
 
     def run(self, terminal: Terminal) -> bool:
-        """Shows the run until it is finished, until the time is over, or until nobody reads what is printed.
+        """Shows the run until it is over, time is up, or nobody reads the output; returns whether the run is finished.
 
-        Lines go to `terminal` if standard output is no terminal. Returns whether the run is finished.
-
-        Raises:
-            CannotRead: It cannot be read, or is not a run.
-            KeyboardInterrupt: The user has seen enough. The terminal is as it was.
+        Lines go to `terminal` if standard output is no terminal. At Ctrl-C the terminal is left as it was.
         """
         console = Console(highlight=False, markup=False, emoji=False)
         if not console.is_terminal or console.is_dumb_terminal:

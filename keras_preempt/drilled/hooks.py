@@ -35,9 +35,7 @@ def replaced(directory: str | os.PathLike[str]) -> str | os.PathLike[str]:
 def for_fit(member: int, key: str, session: Session, saves: Saves, runtime: Runtime) -> Hook:
     """Returns the drill's hook for the fit that keeps its checkpoints under `key`.
 
-    Raises:
-        ValueError: The variable of the drill is set to something else.
-        OSError: The record of the steps cannot be opened.
+    Raises ValueError if the variable of the drill is wrong, OSError if the record of the steps cannot be opened.
     """
     if not (os.environ.get(environment.DRILL) or os.environ.get(environment.DRILL_RECORD)):
         return Hook()

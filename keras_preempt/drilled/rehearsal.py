@@ -50,36 +50,26 @@ _SHARED = (
 
 @dataclass(frozen=True)
 class Drill:
-    """This process is sent a signal at a chosen moment: by whoever started it, or by itself.
+    """This process is sent a signal at a chosen moment: by whoever started it, or by itself."""
 
-    Attributes:
-        step: The training step before which it comes, counted from 0; else the least number of steps that are
-            done when the validation runs, or that the checkpoint holds.
-        at: One of `MOMENTS`.
-        batch: The least batch of the validation.
-        signal: What is sent as a notice.
-        kill: Whether SIGKILL comes: without a notice, or, for "leaving", after it.
-        tell: A named pipe into which the moment is told, or None.
-        fit: The fit that is meant, as `places.fit_name` names it; None for every fit.
-        outside: Whether the signal comes from whoever reads the pipe. This process then stands still until it is
-            there, so that it comes at the moment and not some steps later.
-    """
-
+    # The training step before which it comes, counted from 0; else the least number of steps that are done when the
+    # validation runs, or that the checkpoint holds.
     step: int
-    at: str = "train"
-    batch: int = 0
-    signal: Signals = signal.SIGTERM
-    kill: bool = False
-    tell: str | None = None
-    fit: str | None = None
+    at: str = "train"  # One of `MOMENTS`.
+    batch: int = 0  # The least one of the validation.
+    signal: Signals = signal.SIGTERM  # The notice.
+    kill: bool = False  # SIGKILL comes: without a notice, or, for "leaving", after it.
+    tell: str | None = None  # A named pipe into which the moment is reported.
+    fit: str | None = None  # As `places.fit_name` names it; None for every fit.
+    # The signal comes from whoever reads the pipe. This process then stands still until it is there, so that it comes
+    # at the moment and not some steps later.
     outside: bool = False
 
     @classmethod
     def from_environment(cls, member: int, fit: str | None = None) -> Drill | None:
-        """Reads the environment variable of the drill; None if it does not mean this worker, or not this fit.
+        """Reads the environment variable of the drill; None if it does not mean this worker or fit.
 
-        Raises:
-            ValueError: The variable is set to something else than a drill.
+        Raises ValueError if it is set to something else than a drill.
         """
         text = os.environ.get(environment.DRILL)
         if not text:
@@ -122,12 +112,9 @@ class Drill:
         failpoints.set_hook(HALF_WRITTEN, half_written)
 
     def strike(self, position: Position, await_notice: AwaitNotice | None = None) -> bool:
-        """Sends the signal if a boundary at `position` is the moment, or past it.
+        """Sends the signal if a boundary at `position` is the moment, or past it; returns whether the drill is done.
 
         Without `await_notice` nobody can wait for the signal, so that this process always sends it itself.
-
-        Returns:
-            Whether the drill needs no further look at a boundary.
         """
         if self.at == "saving":
             return True
@@ -151,7 +138,6 @@ class Drill:
         return True
 
     def end(self) -> None:
-        """Disarms the drill."""
         failpoints.clear_hook(HALF_WRITTEN)
 
     def _send(self, await_notice: AwaitNotice | None, at: Position | None, *, kill: bool) -> None:

@@ -30,29 +30,19 @@ _SEEDS = ("seed_generator_state", "global_seed")
 
 @dataclass(frozen=True)
 class Begun:
-    """How a fit begins.
+    """How a fit begins."""
 
-    Attributes:
-        step: Training steps done before.
-        restored: The checkpoint that it continues from; empty for none.
-        why: What speaks against an exact continuation after a restart, in words.
-        unsaved: Callbacks whose state is not kept over a restart.
-        fit: Which fit of the script, by its place below the directory of the drill.
-        directory: That place as the script names it.
-        files: The files whose content is part of the state, by the name that the state has for it.
-        shared: What the training data shares with other data of the fit, in words.
-        condition: What an exact continuation depends on and cannot be seen, in words.
-    """
-
-    step: int
-    restored: str
-    why: Sequence[str]
-    unsaved: Sequence[str] = ()
-    fit: str = ""
-    directory: str = ""
-    files: Mapping[str, str] = field(default_factory=dict)
-    shared: Sequence[str] = ()
-    condition: str = ""
+    step: int  # Training steps done before.
+    restored: str  # The checkpoint that it continues from; empty for none.
+    why: Sequence[str]  # What speaks against an exact continuation after a restart, in words.
+    unsaved: Sequence[str] = ()  # Callbacks whose state is not kept over a restart.
+    fit: str = ""  # Its place below the directory of the drill.
+    directory: str = ""  # That place as the script names it.
+    files: Mapping[str, str] = field(
+        default_factory=dict
+    )  # Part of the state, by the name that it has for them.
+    shared: Sequence[str] = ()  # What the training data shares with other data of the fit, in words.
+    condition: str = ""  # What an exact continuation depends on and cannot be seen, in words.
 
 
 class StepRecord:
@@ -92,13 +82,8 @@ class StepRecord:
 
     def boundary(self, position: Position, logs: Mapping[str, Any] | None) -> None:
         step = position.step or 0
-        line: dict[str, Any] = {
-            "what": "at",
-            "phase": position.phase,
-            "epoch": position.epoch,
-            "batch": position.batch,
-            "step": step,
-        }
+        line: dict[str, Any] = {"what": "at", "phase": position.phase, "epoch": position.epoch}
+        line |= {"batch": position.batch, "step": step}
         execution = step // self._steps_per_execution
         if position.phase == "end" or (position.phase == "train" and execution % self._stride == 0):
             line["digests"] = digests(self._capture())

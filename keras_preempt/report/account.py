@@ -118,14 +118,10 @@ def account(
     now: float | None,
     is_alive: Callable[[object], bool | None] = lambda process: None,
 ) -> Account | None:
-    """Accounts for a run; returns None if there are no events of workers.
+    """Accounts for a run, given `events.read` and what is missing in them; None if there are no events of workers.
 
-    Args:
-        records: From `events.read`.
-        gaps: What is known to be missing in them, in sentences.
-        now: The present time in seconds since 1970, up to which a worker without an event of its end is taken to run.
-            None: nothing is running.
-        is_alive: Returns whether the process of that name is alive; None if it cannot know. See `this_process`.
+    Up to `now` a worker without an event of its end is taken to run; None: nothing is running. `is_alive` returns
+    whether the process of a name is alive, or None if it cannot know: see `this_process`.
     """
     logs: defaultdict[tuple[int, int], list[Record]] = defaultdict(list)
     for record in records:

@@ -40,7 +40,6 @@ class Event:
         object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))
 
     def __repr__(self) -> str:
-        """Returns the call that makes one like this."""
         return f"Event({self.kind!r}, {self.time!r}, {self.worker!r}, {self.start!r}, {dict(self.fields)!r})"
 
     @property

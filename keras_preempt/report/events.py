@@ -56,9 +56,6 @@ class EventLog:
     """Writes the events of one worker; keeps them in memory until it is opened.
 
     A log that cannot be written never ends training: what could not be written is written with the next event.
-
-    Attributes:
-        listener: Given each event as it happens; must not wait for anything. None: nobody.
     """
 
     def __init__(self, member: int, clock: Callable[[], float] = time.time) -> None:
@@ -70,6 +67,7 @@ class EventLog:
         self._dropped = 0
         self._marks: list[tuple[float, int]] = []
         self._failed = False
+        # Given each event as it happens; must not wait for anything.
         self.listener: Callable[[Event], None] | None = None
         # Events come from the main thread, the watcher and the notice listener.
         self._lock = threading.Lock()
@@ -179,16 +177,10 @@ def read(
     """Returns the events of all starts and workers of a run, each with "incarnation", in the order of their times.
 
     Times of clocks that are behind are moved, see `in_order`. Lines that are half-written or not an event are skipped.
-
-    Args:
-        store: The run's directory, local or in a bucket.
-        on_gap: Called with one sentence about each file in which something is missing.
-        kept: The files that never change, by name, as an earlier call has left them here; those are not read again.
-
-    Raises:
-        TooLarge: A log is larger than `LARGEST`, and there is no `on_gap`.
-        StoreUnavailable: The storage failed; with `on_gap`, for more than a few files.
-        UnsupportedFormat: A log was written in a newer format.
+    `on_gap` is called with one sentence about each file in which something is missing. Without it, a log larger than
+    `LARGEST` raises `TooLarge`, and a storage that fails `StoreUnavailable`; with it, only if it fails for more than a
+    few files. `kept` has the files that never change, by name, as an earlier call has left them: these are not read
+    again.
     """
     found = []
     gaps: list[str] = []
@@ -331,8 +323,7 @@ class Milestones:
         self._read_seconds = 0.0
         self._first_step: int | None = None
         self._ready_at = self._began_at
-        self.awaits_step = False
-        """Whether the first step has not been reported yet."""
+        self.awaits_step = False  # The first step has not been reported yet.
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
@@ -345,7 +336,7 @@ class Milestones:
             self._read_seconds += time.time() - began
 
     def started(self, incarnation: int, members: int, versions: Mapping[str, str] | None = None) -> None:
-        """The workers have begun together; `versions` are those of the software that trains, by name."""
+        """The workers have begun together; `versions` are those of the software that trains."""
         self._events.emit(
             "start",
             incarnation=incarnation,

@@ -82,7 +82,6 @@ def start_key(start: JobStart) -> str:
 
 
 def end_key(start: JobStart) -> str:
-    """The key of the entry that says how a start ended."""
     return f"end-{start.number}"
 
 

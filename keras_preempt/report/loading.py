@@ -22,22 +22,18 @@ _MOST_SILENT = 1 << 16
 
 
 class NoEvents(CheckpointError):
-    """The run has no events, so that there is nothing to report."""
+    pass
 
 
 def load_account(store: Store, *, over: bool = False) -> Account:
-    """Accounts for the run in a directory, once; see `Loader`."""
     return Loader(store, over=over).load()
 
 
 class Loader:
     """Accounts for a run again and again. Nothing is written, and what cannot have changed is not read again.
 
-    In a bucket that costs one request while nothing happens, and a few when something has.
-
-    Args:
-        store: The directory. It need not be there yet.
-        over: Whether it is known that nothing of the run is still running.
+    In a bucket that costs one request while nothing happens, and a few when something has. The directory need not be
+    there yet. `over`: nothing of the run is still running.
     """
 
     def __init__(self, store: Store, *, over: bool = False) -> None:
@@ -51,14 +47,7 @@ class Loader:
         self._from_manifests: list[dict[str, Any]] = []
 
     def load(self) -> Account:
-        """Accounts for the run as it is now.
-
-        Raises:
-            ForeignDirectory: It is not the directory of a run; the message says what it is instead.
-            UnsupportedFormat: The run was begun in a newer format.
-            NoEvents: It has no events.
-            StoreUnavailable: The storage failed, or gives no permission.
-        """
+        """Accounts for the run as it is now; raises ForeignDirectory, UnsupportedFormat, NoEvents, StoreUnavailable."""
         store = self._store
         if not self._begun:
             self._damage = []

@@ -76,7 +76,6 @@ def page(account: Account, directory: str) -> str:
 
 
 def _ended(account: Account) -> str:
-    """How the run ended, before anything else."""
     last, words = account.starts[-1], headline(account)
     why = f"<span>{escape(last.why)}</span><br>" if last.why else ""
     return (

@@ -86,7 +86,6 @@ class InBackground:
 
     @contextmanager
     def waited_for(self) -> Iterator[None]:
-        """Shows the progress while the block waits."""
         self._waited_for = True
         if self._shown is not None:
             self._shown.reveal()

@@ -65,9 +65,7 @@ class Status:
         self.notices: list[float] = []  # when they came
         self.aligned_at: float | None = None  # when this worker reached the agreed boundary
         self.committed_at: float | None = None
-        self.last_saved = (
-            0  # the step of the last checkpoint that this worker knows of, also of an earlier start
-        )
+        self.last_saved = 0  # the step of the last checkpoint that this worker knows of, of any start
         self._directory = ""
         self._seconds: dict[str, float] = {"import and build": 0.0}
         self._training_since: float | None = None

@@ -39,13 +39,9 @@ _FAILURES = (CheckpointError, OSError, RuntimeError)
 
 
 class Points:
-    """The points of one fit.
+    """The points of one fit, for the TensorBoards among its callbacks, all set up.
 
-    Args:
-        callbacks: The callbacks of the fit, all set up; only TensorBoards count.
-        directory: The run's directory.
-        incarnation: The number of this start.
-        step: Training steps of the checkpoint that it continues from; None if it starts from the beginning.
+    `step` is that of the checkpoint that start `incarnation` continues from; None if it starts from the beginning.
     """
 
     def __init__(

@@ -41,11 +41,7 @@ class Stretch:
 
 
 def samples(log: Sequence[Record]) -> tuple[Sample, ...]:
-    """Returns the samples of one worker in one start, from the end of its first step on.
-
-    Args:
-        log: Its events there, in the order of their times.
-    """
+    """Returns the samples of one worker in one start, by its events, from the end of its first step on."""
     since = next((float(record["time"]) for record in log if record["event"] == "first_step"), float("inf"))
     late = ("end", "gone") if any(record["event"] in ("finish", "exit") for record in log) else ()
     known = [sample for record in log if record["event"] not in late for sample in _samples_of(record)]

@@ -51,7 +51,6 @@ def lost(of: JobStart | Account) -> str:
 
 
 def step_range(start: JobStart) -> str:
-    """The first and the last step of a start."""
     if start.first_step is None or start.last_step is None:
         return "-"
     exact = start.end is End.FINISHED or any(worker.exact for worker in start.workers)
@@ -59,7 +58,6 @@ def step_range(start: JobStart) -> str:
 
 
 def ended(start: JobStart) -> str:
-    """How a start ended."""
     return f"{start.end.value}: {start.why}" if start.why else start.end.value
 
 

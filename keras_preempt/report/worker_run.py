@@ -134,9 +134,7 @@ class WorkerRun(Spent):
     samples: tuple[Sample, ...]  # when how many steps were done, as far as known
     host: str | None  # the machine that it ran on; None if it did not say
     versions: tuple[tuple[str, str], ...]  # of its software, by name; empty if it did not say
-    ahead: (
-        int | None
-    )  # how many steps it can have done after `last_step`, if it did not end there; None: unknown
+    ahead: int | None  # how many steps it can have done after `last_step`, if known
 
     def useful_seconds(self, kept_until: int | None, saved_at: float | None) -> float:
         """Seconds in which it trained steps that did not have to be run again.
@@ -157,13 +155,10 @@ class WorkerRun(Spent):
 def worker_run(
     log: Sequence[Record], *, since: float | None, replaced_at: float | None, running_until: float | None
 ) -> WorkerRun | None:
-    """Follows one worker through one start; returns None if all its events lie before `since`.
+    """Follows one worker through one start, by its events; returns None if all of them lie before `since`.
 
-    Args:
-        log: Its events there, in the order of their times; at least one.
-        since: When its previous start was over, in the same process or another; None if there was none.
-        replaced_at: When the process of its next start began; None if there is none.
-        running_until: The present time, if it may still run.
+    That is when its previous start was over. At `replaced_at` the process of its next start began. `running_until` is
+    the present time, if it may still run.
     """
     start: Record = next((record for record in log if record["event"] == "start"), {})
     timeline = Timeline(max(process_began(log), since or 0.0))

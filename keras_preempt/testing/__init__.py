@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from keras_preempt.testing.gcs.faults import FAULT_KINDS, Faults
     from keras_preempt.testing.gcs.objects import ObjectSummary
     from keras_preempt.testing.gcs.wire import Request
-    from keras_preempt.testing.metadata.fake import FakeMetadata
-    from keras_preempt.testing.metadata.wire import METADATA_FAULTS, MetadataRequest
+    from keras_preempt.testing.metadata.fake import METADATA_FAULTS, FakeMetadata, MetadataRequest
 
 __all__ = [
     "FAULT_KINDS",
@@ -46,8 +45,8 @@ _HOMES = {
     "FakeGcs": "gcs.fake",
     "FakeMetadata": "metadata.fake",
     "Faults": "gcs.faults",
-    "METADATA_FAULTS": "metadata.wire",
-    "MetadataRequest": "metadata.wire",
+    "METADATA_FAULTS": "metadata.fake",
+    "MetadataRequest": "metadata.fake",
     "ObjectSummary": "gcs.objects",
     "Request": "gcs.wire",
     "drill": "drills.running",

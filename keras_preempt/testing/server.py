@@ -25,23 +25,16 @@ _POLL_SECONDS = 0.02
 
 
 class LoopbackServer(TCPServer):
-    """Serves each connection in a thread of its own; `stop` waits for all of them.
-
-    Attributes:
-        port: Where it listens.
-        title: What users call the fake.
-        thread_name: The prefix of its threads' names.
-        stopping: Set once the server is told to stop; whatever waits should look at it.
-    """
+    """Serves each connection in a thread of its own; `stop` waits for all of them."""
 
     allow_reuse_address = True
-    title = "LoopbackServer"
-    thread_name = "loopback"
+    title = "LoopbackServer"  # What users call the fake.
+    thread_name = "loopback"  # The prefix of its threads' names.
 
     def __init__(self, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(("127.0.0.1", port), handler)
         self.port = int(self.socket.getsockname()[1])
-        self.stopping = threading.Event()
+        self.stopping = threading.Event()  # Whatever waits should look at it.
         self._lock = threading.RLock()
         self._open: set[socket.socket] = set()
         self._reset: set[socket.socket] = set()
@@ -103,7 +96,6 @@ class LoopbackServer(TCPServer):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
 
     def shutdown_request(self, request: Any) -> None:
-        """Closes a connection, with a reset if one was asked for."""
         with self._lock:
             self._open.discard(request)
             reset = request in self._reset
@@ -139,7 +131,6 @@ class Handler(BaseHTTPRequestHandler):
         return self.command != "HEAD"
 
     def break_off(self, *, reset: bool) -> None:
-        """Ends the connection after this request, with a reset or in an orderly way."""
         self.close_connection = True
         if reset:
             self.server.reset(self.connection)
@@ -155,7 +146,6 @@ class Reply:
 
     @classmethod
     def of(cls, document: object, status: int = 200) -> Reply:
-        """An answer that is a JSON document."""
         return cls(status, json.dumps(document).encode(), {"Content-Type": "application/json; charset=UTF-8"})
 
 
@@ -191,7 +181,6 @@ class OrderedFaults:
         return None
 
     def pending(self) -> int:
-        """How many have not happened yet."""
         with self._changed:
             return sum(fault.left or 0 for fault in self._ordered)
 
@@ -245,7 +234,7 @@ class RequestLog(Generic[R]):
             self._requests.clear()
 
     def wait_for(self, count: int, match: str, timeout: float, first: int) -> bool:
-        """Waits until `count` requests after the `first` ones have `match` in their text; returns whether they do."""
+        """Waits until `count` requests after the `first` ones have `match` in their text; returns whether they came."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: sum(match in request.text for request in self._requests[first:]) >= count, timeout
@@ -263,7 +252,7 @@ class Fake(abc.ABC, Generic[S]):
 
     @abc.abstractmethod
     def _new_server(self) -> S:
-        """A server that has not been started."""
+        """Returns a server that has not been started."""
 
     def _stop(self, server: S) -> None:
         server.stop()

@@ -164,7 +164,7 @@ def test_what_is_taken_by_the_clock_of_an_iterator_does_not_decide():
         aside = compare_states(saved(with_snapshot(5, 3)), saved(other))
         assert aside.identical
         assert len(aside.set_aside) == 4
-    assert not compare_states(saved(without), saved(({}, {"seed": np.zeros(2)}, without.state))).identical
+    assert not compare_states(saved(without), saved(({}, {"seed": np.zeros(2)}, without[2]))).identical
 
 
 def test_how_far_shuffles_were_ahead_when_a_validation_began_does_not_decide():

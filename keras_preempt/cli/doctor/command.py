@@ -20,7 +20,6 @@ from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.doctor.finding import Findings, Printer
 from keras_preempt.cli.doctor.meeting import JobWorker, Meeting, job_of, meet_here
 from keras_preempt.cli.doctor.reasons import explain_trial
-from keras_preempt.cli.doctor.software import check_determinism, check_versions
 from keras_preempt.cli.doctor.storage import (
     check_free_space,
     check_place,
@@ -28,7 +27,12 @@ from keras_preempt.cli.doctor.storage import (
     place_of,
     removed_afterwards,
 )
-from keras_preempt.cli.doctor.surroundings import check_platform, check_sigterm
+from keras_preempt.cli.doctor.surroundings import (
+    check_determinism,
+    check_platform,
+    check_sigterm,
+    check_versions,
+)
 from keras_preempt.cli.doctor.trial import Trial
 from keras_preempt.cli.doctor.watched import largest_checkpoint, uses_handler
 from keras_preempt.cli.options import (

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from keras_preempt.cli.terminal import Terminal
 
+# "problem": work would be lost, or it is unknown whether it would. "warning": it may be lost if things go badly.
+# "not checked": there was nothing to check it with.
 Level = Literal["ok", "not checked", "warning", "problem"]
 
 SCHEMA = 1
@@ -19,17 +21,9 @@ _STYLE = {"ok": "", "not checked": "dim", "warning": "yellow", "problem": "bold 
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding.
+    """One finding; a problem or a warning says how to cure it."""
 
-    Attributes:
-        check: What was looked at, such as "room" or "signal path".
-        level: "problem": work would be lost, or it is unknown whether it would. "warning": it may be lost if things go
-            badly. "not checked": there was nothing to check it with.
-        what: What was found, in words.
-        cure: What to do; empty if nothing is to be done, which a problem or a warning never is.
-    """
-
-    check: str
+    check: str  # What was looked at, such as "room" or "signal path".
     level: Level
     what: str
     cure: str = ""
@@ -58,11 +52,9 @@ class Findings:
         self.add(Finding(check, "not checked", what))
 
     def warning(self, check: str, what: str, cure: str) -> None:
-        """Work may be lost if things go badly, or results may not be repeatable."""
         self.add(Finding(check, "warning", what, cure))
 
     def problem(self, check: str, what: str, cure: str) -> None:
-        """Work would be lost."""
         self.add(Finding(check, "problem", what, cure))
 
     @property
@@ -102,7 +94,6 @@ class Printer:
             self._terminal.line(f"{'':<12} do this: {finding.cure}")
 
     def verdict(self, findings: Findings) -> None:
-        """Shows the last line."""
         if findings.would_lose_work:
             line = f"VERDICT: would lose work ({findings.checks('problem')})"
             self._terminal.line(line, style="bold red")

@@ -46,36 +46,22 @@ _FINDING = "keras-preempt doctor finding: "
 
 @dataclass(frozen=True)
 class JobWorker:
-    """One worker of a job.
-
-    Attributes:
-        index: Its number, from 0.
-        workers: How many there are.
-        addresses: Where each worker listens, by number; empty if the variables do not say.
-        source: The name of the variable that says so.
-    """
+    """One worker of a job."""
 
     index: int
     workers: int
-    addresses: tuple[str, ...]
-    source: str
+    addresses: tuple[str, ...]  # Where each worker listens; empty if the variables do not say.
+    source: str  # The name of the variable that says so.
 
 
 @dataclass
 class Meeting:
-    """One worker among the workers of a job.
+    """One worker among the workers of a job."""
 
-    Args:
-        store: A place of the doctor in the directory of the job; the same for all workers.
-        url: What the user calls that directory.
-        job: Which worker this is.
-        patience: Seconds to wait for the others.
-    """
-
-    store: Store
-    url: str
+    store: Store  # A place of the doctor in the directory of the job; the same for all workers.
+    url: str  # What the user calls that directory.
     job: JobWorker
-    patience: float
+    patience: float  # Seconds to wait for the others.
     _own: str = field(default_factory=lambda: secrets.token_hex(8), init=False)
     _answers: dict[int, dict[str, Any]] = field(default_factory=dict, init=False)
     _answered: set[tuple[int, str]] = field(default_factory=set, init=False)
@@ -166,7 +152,7 @@ class Meeting:
 
     @contextlib.contextmanager
     def _listening(self, findings: Findings) -> Iterator[None]:
-        """Says on this worker's address which worker it is."""
+        """Answers on this worker's address with its number."""
         if not self.job.addresses:
             yield
             return
@@ -306,10 +292,7 @@ def _of_tf_config(text: str, source: str = TF_CONFIG) -> JobWorker | None:
 
 
 def meet_here(findings: Findings, workers: int, place: str, url: str, patience: float) -> bool:
-    """Starts the processes; returns whether they share `url`, in which `place` is the doctor's own.
-
-    Each waits for the others for `patience` seconds.
-    """
+    """Lets `workers` processes meet; returns whether they share `url`, in which `place` is the doctor's own."""
     lines: list[tuple[int, str]] = []
     command = [sys.executable, "-m", __name__, place, url, str(patience)]
     with LocalCluster(workers, command, log=lambda index, line: lines.append((index, line))) as cluster:
@@ -336,14 +319,10 @@ def meet_here(findings: Findings, workers: int, place: str, url: str, patience: 
     return not any(finding.check == "shared" and finding.level == "problem" for finding in seen)
 
 
-def _take_part(place: str, url: str, patience: str) -> int:
-    """Runs one of the processes; returns its exit status."""
-    job = job_of(os.environ)
-    assert job is not None
-    findings = Findings(lambda finding: print(_FINDING + json.dumps(asdict(finding)), flush=True))
-    with contextlib.closing(open_store(place)) as store:
-        return 0 if Meeting(store, url, job, float(patience)).hold(findings) else 1
-
-
 if __name__ == "__main__":
-    sys.exit(_take_part(*sys.argv[1:]))
+    _place, _url, _patience = sys.argv[1:]
+    _job = job_of(os.environ)
+    assert _job is not None
+    _findings = Findings(lambda finding: print(_FINDING + json.dumps(asdict(finding)), flush=True))
+    with contextlib.closing(open_store(_place)) as _store:
+        sys.exit(0 if Meeting(_store, _url, _job, float(_patience)).hold(_findings) else 1)

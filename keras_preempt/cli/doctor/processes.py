@@ -18,25 +18,15 @@ _MANY = 50  # the most processes from the one that was started to the one that t
 
 @dataclass(frozen=True)
 class Process:
-    """A process, and what it does with SIGTERM.
-
-    Attributes:
-        pid: Its number here.
-        command: Its command line.
-        parent: The process that started it.
-        blocked: Whether all its threads block SIGTERM.
-        ignored: Whether it ignores SIGTERM.
-        caught: Whether it has a handler for SIGTERM.
-        first: Whether it is process 1 of a PID namespace.
-    """
+    """A process, and what it does with SIGTERM."""
 
     pid: int
     command: str
     parent: int
-    blocked: bool
+    blocked: bool  # By all its threads.
     ignored: bool
-    caught: bool
-    first: bool
+    caught: bool  # It has a handler.
+    first: bool  # It is process 1 of a PID namespace.
 
     @property
     def is_python(self) -> bool:
@@ -86,11 +76,9 @@ def _fields(path: Path) -> dict[str, str]:
 
 
 def training_process(reported: object, started: int) -> int:
-    """Finds the process that an event names among the descendants of a process; 0 if it is not there.
+    """Finds the process that an event names (`this_process.name`) among the descendants of `started`; 0 if not there.
 
-    Args:
-        reported: What `this_process.name` returned there; the number is that of its own PID namespace.
-        started: The process that was started.
+    The reported number is that of its own PID namespace.
     """
     if not isinstance(reported, dict) or not isinstance(reported.get("machine"), str):
         return 0

@@ -108,10 +108,9 @@ def _check_durable(findings: Findings, url: str, path: Path, platform: Platform)
 def check_free_space(
     findings: Findings, store: Store, size: int, keep: int, share: int, staging_dir: str | None
 ) -> bool:
-    """Checks that there is room for all checkpoints of `size` bytes that exist at a time; returns whether there is.
+    """Checks that there is room for the checkpoints that are kept and the one being written; returns whether there is.
 
-    While one more is written, the others that are kept still exist. On their way to a bucket this worker may have to
-    stage its share of the bytes.
+    On their way to a bucket this worker may have to stage its share of the bytes.
     """
     if store.path is None:
         return _check_staging(findings, share, staging_dir)
@@ -224,10 +223,7 @@ def _measure(store: Store, size: int, limit: float) -> float | None:
 
 
 def check_save_fits(findings: Findings, store: Store, size: int, grace: Grace, source: str) -> None:
-    """Measures a save in a place of the doctor and compares it with the grace.
-
-    `size` is how many bytes this worker writes, and `source` where that number comes from.
-    """
+    """Measures a save of `size` bytes in a place of the doctor; `source` says where that number comes from."""
     try:
         seconds = _measure(store, size, grace.seconds)
     except CheckpointError as error:

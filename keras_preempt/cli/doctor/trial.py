@@ -60,17 +60,15 @@ class Trial:
     began_after: float = field(default=0.0, init=False)  # Seconds until training began, or the wait was over.
     trains: bool = field(default=False, init=False)  # Training began and was not over yet.
     dropped: bool = field(default=False, init=False)  # The kernel would drop the signal to process 1.
-    chain: list[Process] = field(
-        default_factory=list, init=False
-    )  # From the one started to the one that trains.
+    # From the one that was started to the one that trains.
+    chain: list[Process] = field(default_factory=list, init=False)
     found_training: bool = field(default=False, init=False)  # The last of the chain is the one that trains.
     in_time: bool = field(default=False, init=False)  # All workers ended within the grace.
     seconds: float = field(default=0.0, init=False)  # From the signal to the end of the last worker.
     heard: bool = field(default=False, init=False)  # Training heard of the signal in that time.
     saved: list[Manifest] = field(default_factory=list, init=False)  # Committed in that time.
-    exits: dict[int, int] = field(
-        default_factory=dict, init=False
-    )  # Codes of workers that ended by themselves.
+    # Codes of workers that ended by themselves.
+    exits: dict[int, int] = field(default_factory=dict, init=False)
     left: list[str] = field(default_factory=list, init=False)  # Processes that were left behind.
     last_lines: LastLines = field(default_factory=LastLines, init=False)
     ever_ignored: Process | None = field(default=None, init=False)  # A Python process that ignored SIGTERM.
@@ -84,7 +82,6 @@ class Trial:
 
     @property
     def good_status(self) -> bool:
-        """Whether every worker has ended with a status that asks for a restart."""
         return bool(self.exits) and all(code in self.codes for code in self.exits.values())
 
     @property

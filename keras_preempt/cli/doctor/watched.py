@@ -27,15 +27,10 @@ _T = TypeVar("_T")
 
 @dataclass
 class Watched:
-    """The runs below a place, one for each directory that the script passes to a callback.
-
-    Attributes:
-        root: The place.
-        reported: All events, in the order of their times; `look` updates them.
-    """
+    """The runs below a place, one for each directory that the script passes to a callback."""
 
     root: str
-    reported: list[dict[str, Any]] = field(default_factory=list)
+    reported: list[dict[str, Any]] = field(default_factory=list)  # All events, in order; see `look`.
 
     def look(self) -> None:
         """Reads the events. A storage that fails is read again next time."""
@@ -68,7 +63,6 @@ class Watched:
         return [each for each in found if each is not None and since <= each.created_at <= until]
 
     def size(self) -> int:
-        """Bytes of the largest checkpoint; 0 if there is none."""
         return max(self._of_each_run(_sizes), default=0)
 
     def _of_each_run(self, read: Callable[[Store], list[_T]]) -> list[_T]:
@@ -77,7 +71,7 @@ class Watched:
 
 
 def largest_checkpoint(directory: str) -> int:
-    """Bytes of the largest checkpoint of a run, its parts together; 0 if there is none, or it cannot be read."""
+    """Bytes of the largest checkpoint of a run; 0 if there is none, or it cannot be read."""
     return max(_read(directory, _sizes), default=0)
 
 

@@ -59,12 +59,8 @@ def likely_causes(
 ) -> list[str]:
     """Returns likely causes, the likeliest first, each with what to do.
 
-    Args:
-        parting: Where the runs part.
-        undisturbed: The record of the first run.
-        repeatable: Whether a second undisturbed run gave the same result; None if there was none.
-        substituted: Workers that continued from the part of another worker.
-        written: Files that the first run left in the working directory for the second one, in words; empty for none.
+    `repeatable`: a second undisturbed run gave the same result; None if there was none. `substituted`: workers that
+    continued from another worker's part. `written`: files that the first run left for the second one, in words.
     """
     itself = (parting is not None and parting.incarnation == 0) or repeatable is False
     at_beginning = itself and parting is not None and parting.step == 0

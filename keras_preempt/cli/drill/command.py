@@ -20,8 +20,7 @@ from keras_preempt.cli.drill.directories import (
     run_directories,
 )
 from keras_preempt.cli.drill.plan import Moment, parse_moments, plan_preemptions
-from keras_preempt.cli.drill.printing import print_result, print_times
-from keras_preempt.cli.drill.result import DrillResult
+from keras_preempt.cli.drill.result import DrillResult, print_result, print_times
 from keras_preempt.cli.drill.runs import Trainer, shape_of, substitutions
 from keras_preempt.cli.options import (
     checked_command,
@@ -191,9 +190,9 @@ def drill(as_json: bool, **values: Any) -> int:
     result = DrillResult(options.workers, seed)
     try:
         with contextlib.ExitStack() as stack:
-            bucket = (
-                None if options.faults is None else stack.enter_context(drill_bucket(options.faults, seed))
-            )
+            bucket = None
+            if options.faults is not None:
+                bucket = stack.enter_context(drill_bucket(options.faults, seed))
             directories = stack.enter_context(run_directories(options.keep, bucket))
             scratch = stack.enter_context(scratch_directory("drill")).resolve()
             trainer = Trainer(
@@ -205,24 +204,20 @@ def drill(as_json: bool, **values: Any) -> int:
                 "undisturbed", directories.of("undisturbed"), cwd=places.of("undisturbed")
             )
             places.tell_written(terminal.say)
-            shape = shape_of(undisturbed)
-            result.shape, result.record = shape, undisturbed.record
-            plan = plan_preemptions(
+            result.shape = shape = shape_of(undisturbed)
+            result.record = undisturbed.record
+            result.plan = plan = plan_preemptions(
                 seed, count, shape, options.workers, options.moments, notice, options.kill
             )
-            planned = ", ".join(str(preemption) for preemption in plan)
-            terminal.say(
-                f"drill 2 of 2: preempted: {planned} (of {shape.total_steps}, --seed {seed})", style="bold"
-            )
-            result.plan = plan
+            planned = f"{', '.join(map(str, plan))} (of {shape.total_steps}, --seed {seed})"
+            terminal.say(f"drill 2 of 2: preempted: {planned}", style="bold")
             if bucket is not None:
                 bucket.begin_faults()
-            preempted = trainer.train(
+            result.preempted = preempted = trainer.train(
                 "preempted", directories.of("preempted"), plan, places.of("preempted"), undisturbed
             )
             if bucket is not None:
                 bucket.end_faults()
-            result.preempted = preempted
             result.comparison = compared(undisturbed, preempted, options.workers)
             result.parting = parting = find_parting(undisturbed.record, preempted.record)
             repeatable = None

@@ -23,16 +23,9 @@ decide, or None if it does."""
 
 
 def compared(one: DrillRun, other: DrillRun, workers: int, *, training_only: bool = False) -> Comparison:
-    """Compares the end of each fit of the first run with the end of the same fit in the other one.
+    """Compares the end of each fit of the undisturbed run with the end of the same fit in the other one.
 
-    Args:
-        one: The undisturbed run.
-        other: The preempted one, or a second undisturbed one.
-        workers: How many processes trained.
-        training_only: Whether to leave out what log files hold.
-
-    Raises:
-        NoVerdict: A fit has not come to its end.
+    `training_only` leaves out what log files hold. Raises NoVerdict if a fit has not come to its end.
     """
     fits = {fit.name: fit.directory for fit in one.record.trained()}
     left = None if training_only else _left_in_files(one, fits, workers)
@@ -54,15 +47,7 @@ def repeats(one: DrillRun, again: DrillRun, workers: int) -> bool:
 
 
 def read_final_state(directory: str | os.PathLike[str], members: int) -> SavedState:
-    """Reads and verifies the checkpoint furthest in the training, which has to be the one of its end.
-
-    Args:
-        directory: A path, or ``gs://bucket/prefix``.
-        members: How many workers trained.
-
-    Raises:
-        NoVerdict: There is none, or it cannot be read; the message says what to do.
-    """
+    """Reads and verifies the checkpoint furthest in the training, which has to be that of its end; else NoVerdict."""
     with contextlib.closing(open_store(directory)) as store:
         try:
             newest = next(newest_first(store), None)
@@ -107,10 +92,8 @@ def _left_in_files(run: DrillRun, fits: Iterable[str], workers: int) -> dict[str
 def explained_rows(files: Sequence[Mapping[str, str]], left: Mapping[str, bytes] | None) -> Explain:
     """Returns what says why the rows of a `CSVLogger` are expected to differ, or None where they are not.
 
-    Args:
-        files: For each worker, the files by the names of their rows in the state.
-        left: What the first run has left in each file. None sets all rows aside: they show what earlier runs have left,
-            not how this one has trained.
+    `files` are each worker's, by the names of their rows in the state; `left` is what the first run has left in each.
+    None sets all rows aside: they show what earlier runs have left, not how this one has trained.
     """
     paths = [path for worker in files for path in worker.values()]
 
@@ -132,42 +115,23 @@ def explained_rows(files: Sequence[Mapping[str, str]], left: Mapping[str, bytes]
 
 @dataclass(frozen=True)
 class Parting:
-    """Where the second run first differs from the first one.
+    """Where the second run first differs from the first one."""
 
-    Attributes:
-        member: The worker whose record shows it.
-        incarnation: The incarnation of the second run.
-        step: How many training steps of the model were done.
-        epoch: The epoch, from 0.
-        began_at: The step at which the fit began in that incarnation.
-        equal_until: The last step of that fit that is known to be equal; None if there is none.
-        groups: What differs: weights, optimizer, metrics, random seeds, other state.
-        logs: Logs that differ, by name: the value of the first and of the second run.
-        fit: The number of the fit in the script, from 1.
-        fits: How many fits the script has.
-        continued: Whether the fit continued from a checkpoint in that incarnation.
-    """
-
-    member: int
-    incarnation: int
-    step: int
-    epoch: int
-    began_at: int
-    equal_until: int | None
-    groups: tuple[str, ...]
-    logs: Mapping[str, tuple[float, float]]
-    fit: int = 1
+    member: int  # The worker whose record shows it.
+    incarnation: int  # Of the second run.
+    step: int  # How many training steps of the model were done.
+    epoch: int  # From 0.
+    began_at: int  # The step at which the fit began in that incarnation.
+    equal_until: int | None  # The last step of that fit that is known to be equal.
+    groups: tuple[str, ...]  # Such as "weights" or "optimizer".
+    logs: Mapping[str, tuple[float, float]]  # The values of both runs, by name.
+    fit: int = 1  # Its number in the script, from 1.
     fits: int = 1
-    continued: bool = True
+    continued: bool = True  # The fit continued from a checkpoint in that incarnation.
 
 
 def find_parting(first: RunRecord, second: RunRecord) -> Parting | None:
-    """Compares two runs step by step, each fit with itself; None if no recorded step differs.
-
-    Args:
-        first: A run of one incarnation.
-        second: A run of any number of incarnations.
-    """
+    """Compares a run of one incarnation with one of any number, step by step; None if no recorded step differs."""
     names = [fit.name for fit in first.trained()]
     for incarnation, workers in enumerate(second.incarnations):
         found = [

@@ -25,18 +25,13 @@ if TYPE_CHECKING:
 
 
 class RunDirectories:
-    """A place, a path or ``gs://bucket/prefix``, below which each run gets a directory of its own.
-
-    Attributes:
-        path: The place, if it is on this machine's disk.
-    """
+    """A place, a path or ``gs://bucket/prefix``, below which each run gets a directory of its own."""
 
     def __init__(self, place: str) -> None:
         self._place = place.rstrip("/")
-        self.path = open_store(place).path
+        self.path = open_store(place).path  # None in a bucket.
 
     def of(self, run: str) -> str:
-        """Returns the directory of the run of that name; makes it if need be."""
         directory = f"{self._place}/{run}"
         if self.path is not None:
             Path(directory).mkdir(exist_ok=True)
@@ -132,7 +127,7 @@ LARGEST_COPY = 1 << 30
 """The most bytes of a working directory that is copied for each run."""
 
 _SKIPPED = frozenset(
-    (
+    [
         ".git",
         ".hg",
         ".venv",
@@ -142,9 +137,8 @@ _SKIPPED = frozenset(
         ".pytest_cache",
         ".ruff_cache",
         "node_modules",
-    )
+    ]
 )
-
 _FILES_NAMED = 5
 
 
@@ -152,9 +146,6 @@ class WorkingDirectories:
     """The working directories of the runs of a drill, and what the first run wrote if they share one.
 
     With `isolate` each run gets a copy in `scratch`, a folder of the drill. Checkpoints that are `kept` are left out.
-
-    Attributes:
-        written: The files that the first run has left for the second one, in words; empty for none.
     """
 
     def __init__(self, scratch: Path, kept: Path | None, *, isolate: bool) -> None:
@@ -163,7 +154,7 @@ class WorkingDirectories:
         self._isolate = isolate
         self._here = Path.cwd()
         self._before = None if isolate else _snapshot(self._here, self._without)
-        self.written = ""
+        self.written = ""  # The files that the first run has left for the second one, in words.
 
     def of(self, run: str) -> Path | None:
         """Returns the working directory of a run; None for the current one."""

@@ -20,8 +20,6 @@ from keras_preempt.process.words import counted
 
 
 class NoVerdict(click.ClickException):
-    """The drill cannot compare two runs as it should."""
-
     exit_code = 3
 
     def __init__(self, why: str) -> None:
@@ -30,25 +28,15 @@ class NoVerdict(click.ClickException):
 
 @dataclass
 class Judge:
-    """Compares what happened to the incarnations of a run with the plan. What is by incarnation may still grow.
+    """Compares what happened to the incarnations of a run with the plan. What is by incarnation may still grow."""
 
-    Attributes:
-        plan: The preemptions, by incarnation.
-        directory: Where the run keeps its checkpoints.
-        killed: Workers that were killed at the end of their grace period, by incarnation.
-        signalled: Incarnations in which a worker got its signal.
-        unheard: Signals that have not arrived, by incarnation.
-        grace: The grace period that the drill gives, in seconds; None if it gives none.
-        lost: Incarnations that ended as planned because a worker was killed.
-    """
-
-    plan: Sequence[Preemption]
-    directory: str
-    killed: Mapping[int, int]
-    signalled: Collection[int] = ()
-    unheard: Mapping[int, LostSignal] = field(default_factory=dict)
-    grace: float | None = None
-    lost: set[int] = field(default_factory=set, init=False)
+    plan: Sequence[Preemption]  # By incarnation.
+    directory: str  # Where the run keeps its checkpoints.
+    killed: Mapping[int, int]  # Workers that were killed at the end of their grace period, by incarnation.
+    signalled: Collection[int] = ()  # Incarnations in which a worker got its signal.
+    unheard: Mapping[int, LostSignal] = field(default_factory=dict)  # Not arrived, by incarnation.
+    grace: float | None = None  # That the drill gives, in seconds.
+    lost: set[int] = field(default_factory=set, init=False)  # Ended as planned, since a worker was killed.
 
     def why_expected(self, incarnation: Incarnation) -> str | None:
         """Says why a failure was expected: the planned worker was killed, at once or after its grace period."""

@@ -19,8 +19,6 @@ _ORDER = {"validation": 0, "saving": 1, "train": 2, "leaving": 3}
 
 
 class NoSuchMoment(click.ClickException):
-    """The run has no such moment; the message says what it has, and what to do."""
-
     exit_code = 4
 
 
@@ -75,9 +73,8 @@ class RunShape:
     """What the undisturbed run went through. Training steps are counted from 0 over all fits."""
 
     total_steps: int
-    validations: Sequence[
-        tuple[int, int]
-    ] = ()  # The steps done before each, and the number of its last batch.
+    # The steps done before each, and the number of its last batch.
+    validations: Sequence[tuple[int, int]] = ()
     saves: Sequence[int] = ()  # The steps of the checkpoints that were written while training went on.
     fits: Sequence[FitSpan] = ()  # Empty for a single one without a name.
     boundaries: Sequence[int] = ()  # The steps before which it can be preempted; empty for all.
@@ -130,28 +127,16 @@ def _nth(moment: Moment, found: Sequence[Any], number: int, what: str) -> Any:
 
 @dataclass(frozen=True)
 class Preemption:
-    """A preemption by a real signal.
-
-    Attributes:
-        member: The worker that gets it.
-        step: The training step before which it comes, counted from 0 over the whole run; see
-            `keras_preempt.drilled.rehearsal.Drill` for other moments than "train".
-        at: One of `keras_preempt.drilled.rehearsal.MOMENTS`.
-        batch: The batch of a validation.
-        signal: The name of the signal that is the notice.
-        kill: Whether SIGKILL is sent, without a notice, or after it at "leaving".
-        fit: The fit in which it comes; None for the only one.
-        fits: How many fits the run has.
-    """
+    """A preemption by a real signal; see `keras_preempt.drilled.rehearsal.Drill` for steps at other moments."""
 
     member: int
-    step: int
-    at: str = "train"
-    batch: int = 0
-    signal: str = "SIGTERM"
-    kill: bool = False
-    fit: FitSpan | None = None
-    fits: int = 1
+    step: int  # The one before which it comes, counted from 0 over the whole run.
+    at: str = "train"  # One of `keras_preempt.drilled.rehearsal.MOMENTS`.
+    batch: int = 0  # Of a validation.
+    signal: str = "SIGTERM"  # The notice.
+    kill: bool = False  # SIGKILL is sent, without a notice, or after it at "leaving".
+    fit: FitSpan | None = None  # None for the only one.
+    fits: int = 1  # How many the run has.
 
     def to_json(self, tell: str | None = None) -> str:
         """Returns the value of the drill's environment variable.

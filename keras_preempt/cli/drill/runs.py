@@ -24,23 +24,14 @@ from keras_preempt.state.callback_cure import cure
 
 @dataclass(frozen=True)
 class DrillRun:
-    """A run that is over.
-
-    Attributes:
-        name: Such as "undisturbed".
-        directory: Below which the fits have their directories.
-        report: Its incarnations.
-        record: Its steps.
-        killed: Workers that were still there when their grace period was over, by incarnation.
-        lost: Incarnations that ended as planned because a worker was killed.
-    """
+    """A run that is over."""
 
     name: str
-    directory: str
+    directory: str  # Below which the fits have theirs.
     report: SupervisorReport
     record: RunRecord
-    killed: Mapping[int, int]
-    lost: Collection[int]
+    killed: Mapping[int, int]  # Workers that were killed when their grace period was over, by incarnation.
+    lost: Collection[int]  # Incarnations that ended as planned because a worker was killed.
 
     def place(self, fit: str) -> str:
         return f"{self.directory}/{fit}" if fit else self.directory
@@ -68,8 +59,7 @@ class Trainer:
     ) -> DrillRun:
         """Trains to the end, with the preemptions of the plan, one in each incarnation.
 
-        The fits have their checkpoints below `directory`, and must be those of the run `like`. Raises NoVerdict if the
-        run fails or is stopped, or is not preempted as planned.
+        Raises NoVerdict if it fails, is stopped or is not preempted as planned, or its fits are not those of `like`.
         """
         recorded = self.scratch / f"{name}-record"
         recorded.mkdir()

@@ -25,37 +25,25 @@ gone already."""
 
 @dataclass(frozen=True)
 class LostSignal:
-    """A signal that was sent to the process that the launcher started, and did not reach the training process.
-
-    Attributes:
-        member: The worker.
-        signal: The name of the signal.
-        started: The id of the process that it was sent to; 0 if it was gone.
-        training: The id of the process that trains.
-    """
+    """A signal that was sent to the process that the launcher started, and did not reach the training process."""
 
     member: int
     signal: str
-    started: int
-    training: int
+    started: int  # The id of the process that it was sent to; 0 if it was gone.
+    training: int  # The id of the process that trains.
 
 
 class Signaller:
     """A named pipe in which workers report their moments, and a thread that then sends the signals.
 
     A worker that got its signal is killed after `grace` seconds; None for never.
-
-    Attributes:
-        signalled: Incarnations in which a worker got its signal.
-        killed: Workers that still ran when their grace period was over, by incarnation.
-        lost: Signals that were sent and have not arrived so far, by incarnation.
     """
 
     def __init__(self, path: Path, grace: float | None, say: Callable[[str], None]) -> None:
         self.path = str(path)
-        self.signalled: set[int] = set()
-        self.killed: dict[int, int] = {}
-        self.lost: dict[int, LostSignal] = {}
+        self.signalled: set[int] = set()  # Incarnations in which a worker got its signal.
+        self.killed: dict[int, int] = {}  # Workers that outlived their grace period, by incarnation.
+        self.lost: dict[int, LostSignal] = {}  # Sent and not arrived so far, by incarnation.
         self._grace = grace
         self._say = say
         self._lock = threading.Lock()

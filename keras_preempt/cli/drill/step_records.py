@@ -16,33 +16,19 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class FitRecord:
-    """What a worker recorded of one fit in one incarnation. Steps are those of the model.
+    """What a worker recorded of one fit in one incarnation. Steps are those of the model."""
 
-    Attributes:
-        begin: The line of its beginning.
-        lines: The lines after it.
-        name: The directory of the fit below that of the drill.
-        directory: The directory as the script names it.
-        first: The steps that were done when it began.
-        last: The last step that it is known to have reached.
-        ended: Whether it finished.
-        restored: The checkpoint that it continued from; empty if it started from the beginning.
-        doubts: What spoke against an exact continuation, in words.
-        validations: For each validation the steps before it, and the number of its last batch.
-        boundaries: The steps before which it stood at a boundary.
-    """
-
-    begin: Line
-    lines: Sequence[Line]
-    name: str
-    directory: str
-    first: int
-    last: int
+    begin: Line  # The line of its beginning.
+    lines: Sequence[Line]  # Those after it.
+    name: str  # The directory of the fit below that of the drill.
+    directory: str  # The directory as the script names it.
+    first: int  # The steps that were done when it began.
+    last: int  # The last step that it is known to have reached.
     ended: bool
-    restored: str
-    doubts: Sequence[str]
-    validations: Sequence[tuple[int, int]]
-    boundaries: Sequence[int]
+    restored: str  # The checkpoint that it continued from; empty if it started from the beginning.
+    doubts: Sequence[str]  # What spoke against an exact continuation, in words.
+    validations: Sequence[tuple[int, int]]  # The steps before each, and the number of its last batch.
+    boundaries: Sequence[int]  # The steps before which it stood at a boundary.
 
     @classmethod
     def of(cls, begin: Line, lines: Sequence[Line]) -> FitRecord:
@@ -93,7 +79,6 @@ class RunRecord:
         return [fit for fit in latest.values() if fit.ended or fit.last > fit.first]
 
     def all_fits(self) -> list[FitRecord]:
-        """The fits of all workers in all incarnations."""
         return [fit for workers in self._fits for fits in workers for fit in fits]
 
     def names(self) -> list[str]:
@@ -107,7 +92,6 @@ class RunRecord:
         return range(min(fit.first for fit in found), max(fit.last for fit in found)) if found else None
 
     def steps_run(self, incarnation: int) -> int:
-        """How many steps an incarnation is known to have run."""
         return sum(len(self.stretch(incarnation, name) or ()) for name in self.names())
 
     def steps_run_again(self) -> int:

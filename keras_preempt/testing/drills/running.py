@@ -21,9 +21,7 @@ from keras_preempt.testing.drills import child
 from keras_preempt.testing.drills.verdict import DrillVerdict, from_json
 
 _LONGEST_OUTPUT = 64 << 10  # bytes of output that a verdict holds
-_BETWEEN = (
-    60.0  # seconds that a start may take after its timeout: for its processes to end, and for comparing
-)
+_BETWEEN = 60.0  # seconds that a start may take beyond its timeout, to end its processes and to compare
 _ENDING = 60.0  # seconds that the command has to end its workers and remove its files when it is told to stop
 _USAGE = 2
 
@@ -100,24 +98,10 @@ def drill(
         )
     moments = [at] if isinstance(at, str) else list(at)
     kept = None if keep is None else os.fspath(keep)
-    options = {
-        **{
-            "workers": workers,
-            "preempt": preempt,
-            "at": moments,
-            "signal": signal,
-            "kill": kill,
-            "grace": grace,
-        },
-        **{
-            "save-every": save_every,
-            "gcs-faults": gcs_faults,
-            "isolate": isolate,
-            "twice": twice,
-            "seed": seed,
-        },
-        **{"timeout": timeout, "keep": kept, "restart-code": restart_codes},
-    }
+    options: dict[str, Any] = {"workers": workers, "preempt": preempt, "at": moments, "signal": signal}
+    options |= {"kill": kill, "grace": grace, "save-every": save_every, "gcs-faults": gcs_faults}
+    options |= {"isolate": isolate, "twice": twice, "seed": seed, "timeout": timeout, "keep": kept}
+    options["restart-code"] = restart_codes
     line = [sys.executable, "-m", child.__name__, "command", str(os.getpid()), "drill", "--json"]
     for name, value in options.items():
         if isinstance(value, bool):

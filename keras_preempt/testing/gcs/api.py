@@ -91,9 +91,8 @@ class Api:
     def answer(self, call: ApiCall) -> Reply:
         try:
             if self.unauthenticated:
-                raise errors.plain_error(
-                    401, {"WWW-Authenticate": 'Bearer realm="https://accounts.google.com/"'}
-                )
+                realm = 'Bearer realm="https://accounts.google.com/"'
+                raise errors.plain_error(401, {"WWW-Authenticate": realm})
             return self._route(call)
         except errors.GcsError as error:
             return error.reply(media=call.category == "media")
@@ -111,7 +110,14 @@ class Api:
                 stored = session.receive(self.buckets, call.headers, call.body, whole=call.whole)
                 if stored is not None:
                     return self._object(stored)
-                return _incomplete(session, quiet="x-guploader-no-308" in call.headers)
+                # How much is kept; without a Range header if nothing is.
+                headers = {"Range": f"bytes=0-{session.size - 1}"} if session.size else {}
+                headers["X-GUploader-UploadID"] = session.id
+                if (
+                    "x-guploader-no-308" in call.headers
+                ):  # The client's library takes every 308 for a redirection.
+                    return Reply(200, b"", {**headers, "X-HTTP-Status-Code-Override": "308"})
+                return Reply(308, b"", headers)
             case ("/upload", "DELETE", "o", False):
                 self.sessions.lose(self.sessions.find(call.query.get("upload_id", "")).id)
                 return Reply(499)
@@ -144,12 +150,8 @@ class Api:
                 return Reply.of(self.buckets.create_bucket(str(parse_resource(call.body).get("name"))))
             case ("", "GET", True, "iam/testPermissions"):
                 wanted = [value for name, value in call.pairs if name == "permissions"]
-                return Reply.of(
-                    {
-                        "kind": "storage#testIamPermissionsResponse",
-                        "permissions": self.buckets.granted(call.bucket, wanted),
-                    }
-                )
+                granted = self.buckets.granted(call.bucket, wanted)
+                return Reply.of({"kind": "storage#testIamPermissionsResponse", "permissions": granted})
         raise errors.not_built(f"{call.method} {call.path}")
 
     def _copy(self, call: ApiCall, bucket: str, name: str) -> Reply:
@@ -164,14 +166,9 @@ class Api:
         if not call.rewrites:
             return self._object(copy.resource())
         size = str(len(source.content))
+        sizes = {"totalBytesRewritten": size, "objectSize": size}
         return Reply.of(
-            {
-                "kind": "storage#rewriteResponse",
-                "totalBytesRewritten": size,
-                "objectSize": size,
-                "done": True,
-                "resource": copy.resource(),
-            }
+            {"kind": "storage#rewriteResponse", **sizes, "done": True, "resource": copy.resource()}
         )
 
     def _object(self, resource: dict[str, Any]) -> Reply:
@@ -209,15 +206,3 @@ class Api:
         place = f"{self.endpoint}/upload/storage/v1/b/{quote(call.bucket, safe='')}/o?uploadType=resumable"
         where = f"{place}&name={quote(name, safe='')}&upload_id={session.id}"
         return Reply(200, b"", {"Location": where, "X-GUploader-UploadID": session.id})
-
-
-def _incomplete(session: UploadSession, *, quiet: bool) -> Reply:
-    """308: how much of a resumable upload is kept; without a Range header if nothing is.
-
-    A client whose library takes every 308 for a redirection may ask to be told `quiet`: with 200, and 308 in a header.
-    """
-    headers = {"Range": f"bytes=0-{session.size - 1}"} if session.size else {}
-    headers["X-GUploader-UploadID"] = session.id
-    if quiet:
-        return Reply(200, b"", {**headers, "X-HTTP-Status-Code-Override": "308"})
-    return Reply(308, b"", headers)

@@ -24,11 +24,8 @@ from keras_preempt.testing.gcs.wire import GcsServer, RateLimits, Request
 from keras_preempt.testing.server import Fake, OrderedFault, RequestLog
 
 QUIET_CLIENT = {"DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": "true"}
-"""Keeps google-cloud-storage from asking for each bucket's metadata in a thread of its own.
-
-That thread keeps asking for two minutes after the server is gone, at random intervals: it would disturb the tests
-that come next.
-"""
+"""Keeps google-cloud-storage from asking for each bucket's metadata in a thread of its own, which would go on for two
+minutes after the server is gone and disturb the next tests."""
 
 
 class FakeGcs(Fake[GcsServer]):

@@ -120,12 +120,9 @@ class FaultPlan:
         self._seen: Counter[str] = Counter()
 
     def choose(self, category: str, what: str, text: str) -> Fault | None:
-        """The fault that happens to a request, or None.
+        """The fault that happens to a request of a category (a key of `APPLICABLE`), or None.
 
-        Args:
-            category: A key of `APPLICABLE`.
-            what: Identifies what is asked for, the same in every run.
-            text: Where an ordered fault's `match` is looked for.
+        `what` identifies what is asked for, the same in every run; an ordered fault's `match` is looked for in `text`.
         """
         seeded, applicable = self.seeded, APPLICABLE[category]
         ordered = self.ordered.take(

@@ -26,13 +26,8 @@ OPERATIONS = ("bucket", "create", "delete", "get", "list", "update")
 """What permission can be denied for: reading a bucket's metadata, and the five things done with objects."""
 
 WRITERS_FIELDS = (
-    "cacheControl",
-    "contentDisposition",
-    "contentEncoding",
-    "contentLanguage",
-    "contentType",
-    "customTime",
-    "metadata",
+    *("cacheControl", "contentDisposition", "contentEncoding", "contentLanguage"),
+    *("contentType", "customTime", "metadata"),
 )
 """The fields of an object's resource that its writer sets; all others are the service's own."""
 
@@ -203,7 +198,6 @@ class Buckets:
             return [each for each in permissions if operations[each] not in self._denied]
 
     def create_bucket(self, name: str) -> dict[str, Any]:
-        """Makes a bucket; 409 if there is one of that name."""
         with self._lock:
             if name in self._buckets:
                 raise errors.GcsError(409, "conflict", f"The bucket {name} exists already.")

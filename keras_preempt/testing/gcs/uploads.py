@@ -73,23 +73,18 @@ def checksums(headers: Headers) -> dict[str, str]:
 
 @dataclass
 class UploadSession:
-    """A resumable upload of `total` bytes (None: not known yet).
-
-    `pieces` are what has arrived and is kept: `size` bytes; `stored` is the object's resource.
-
-    The content is not held here once it is stored: an object that is deleted leaves no memory behind.
-    """
+    """A resumable upload. Once the content is stored it is not held here: a deleted object leaves no memory behind."""
 
     bucket: str
     name: str
     fields: dict[str, Any]
     conditions: Preconditions
-    total: int | None
+    total: int | None  # Bytes; None if not known yet.
     id: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     lock: Lock = field(default_factory=Lock)
-    pieces: list[bytes] = field(default_factory=list)
+    pieces: list[bytes] = field(default_factory=list)  # What has arrived and is kept: `size` bytes.
     size: int = 0
-    stored: dict[str, Any] | None = None
+    stored: dict[str, Any] | None = None  # The object's resource.
     refused: errors.GcsError | None = None
     lost: bool = False
 

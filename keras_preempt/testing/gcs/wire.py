@@ -172,7 +172,13 @@ class _Handler(Handler):
             self._send(page if kind == "page" else Reply(204), request)
             return
         if kind == "corrupted-upload":
-            call.body = _with_one_bit_flipped(call.body, _content_middle(call))
+            middle = len(call.body) // 2
+            if (
+                call.query.get("uploadType") == "multipart"
+            ):  # Within the content, whatever is wrapped around it.
+                start = call.body.find(b"\r\n\r\n", call.body.find(b"\r\n\r\n") + 4) + 4
+                middle = (start + call.body.rfind(b"\r\n--")) // 2
+            call.body = _with_one_bit_flipped(call.body, middle)
         elif kind == "session-lost":
             self.server.api.sessions.lose(call.query.get("upload_id", ""))
         reply = self.server.api.answer(call)
@@ -185,7 +191,7 @@ class _Handler(Handler):
             self._send(reply, request, kind if is_content else "")
 
     def _send(self, reply: Reply, request: Request, kind: str = "") -> None:
-        """Sends an answer; `kind` is that of a fault that happens to its content."""
+        """`kind` is that of a fault that happens to the content."""
         if kind == "corrupted":
             reply.body = _with_one_bit_flipped(reply.body, len(reply.body) // 2)
         body = reply.body
@@ -206,27 +212,15 @@ class _Handler(Handler):
             self.break_off(reset=False)
 
 
-def _content_middle(call: ApiCall) -> int:
-    """A place within the content that an upload carries, whatever is wrapped around it."""
-    if call.query.get("uploadType") != "multipart":
-        return len(call.body) // 2
-    start = call.body.find(b"\r\n\r\n", call.body.find(b"\r\n\r\n") + 4) + 4
-    return (start + call.body.rfind(b"\r\n--")) // 2
-
-
 def _with_one_bit_flipped(body: bytes, place: int) -> bytes:
     return body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :] if body else body
 
 
 class Body:
-    """The body of a request: of a length that is announced, or in chunks that give theirs (RFC 9112, section 7.1).
-
-    Attributes:
-        size: Its length in bytes; None until the end of one in chunks, as libcurl sends them.
-    """
+    """The body of a request: of a length that is announced, or in chunks that give theirs (RFC 9112, section 7.1)."""
 
     def __init__(self, stream: BufferedIOBase, size: int | None) -> None:
-        self.size = size
+        self.size = size  # In bytes; None until the end of one in chunks, as libcurl sends them.
         self._stream = stream
         self._chunks = size is None
         self._left = size or 0  # Of the body, or of a chunk.

@@ -13,11 +13,10 @@ import pytest
 
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.cli.doctor import meeting, mounts, software, storage
+from keras_preempt.cli.doctor import meeting, mounts, storage, surroundings
 from keras_preempt.cli.doctor.finding import Finding, Findings
 from keras_preempt.cli.doctor.meeting import JobWorker, Meeting
-from keras_preempt.cli.doctor.software import check_versions
-from keras_preempt.cli.doctor.surroundings import check_platform
+from keras_preempt.cli.doctor.surroundings import check_platform, check_versions
 from keras_preempt.cli.terminal import shown_size
 from keras_preempt.cluster.local import find_free_ports
 from keras_preempt.notices.platform import MACHINES, SCHEDULERS
@@ -198,7 +197,7 @@ def test_versions_of_keras_and_its_backend_outside_the_verified_range_are_report
     backend: str, installed: dict[str, str], level: list[str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERAS_BACKEND", backend)
-    monkeypatch.setattr(software, "version_of", installed.get)
+    monkeypatch.setattr(surroundings, "version_of", installed.get)
     findings = Findings()
     check_versions(findings)
     assert [finding.level for finding in findings.all] == level
@@ -211,7 +210,7 @@ def test_the_backend_that_is_there_is_named_where_keras_is_set_to_another(
 ) -> None:
     if missing == "jax":  # TensorFlow is what Keras runs on without a word.
         monkeypatch.setenv("KERAS_BACKEND", missing)
-    monkeypatch.setattr(software, "version_of", {"keras": "3.15.1", there: "9.1"}.get)
+    monkeypatch.setattr(surroundings, "version_of", {"keras": "3.15.1", there: "9.1"}.get)
     findings = Findings()
     check_versions(findings)
     (problem,) = [each for each in findings.all if each.level == "problem"]

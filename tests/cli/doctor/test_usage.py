@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keras_preempt.cli.doctor.finding import Finding, Findings
-from keras_preempt.cli.doctor.software import check_determinism
+from keras_preempt.cli.doctor.surroundings import check_determinism
 from keras_preempt.notices.platform import MACHINES, SCHEDULERS
 from tests.cli.doctor.doctored import BLOCK, doctor
 from tests.cli.saved_run import Run
