@@ -39,20 +39,18 @@ Wanted = Mapping[str, Sequence[Box]]
 
 
 class Assembly:
-    """The tensors of a checkpoint that its writers stored together, as far as one worker needs them.
+    """The values of a checkpoint that its writers stored together, as far as one worker needs them.
 
     Args:
         directory: The attempt's folder, for messages.
-        parts: The parts of the writers; their boxes make up every tensor exactly once.
-        wanted: Which boxes are needed of which tensors; every other tensor is needed whole.
+        parts: The parts of the writers; their boxes make up every value exactly once.
+        wanted: Which boxes are needed of which values; every other value is needed whole. Raises `CorruptCheckpoint` if
+            one is of another shape or type than the checkpoint's.
 
     Attributes:
-        mirrored: The files with runs of tensors, of which every worker needs all.
-        pieces: Those files with pieces of divided tensors in which something is needed.
+        mirrored: The files with runs, of which every worker needs all.
+        pieces: Those files with other boxes in which something is needed.
         room: Bytes of memory that reading `pieces` takes at most.
-
-    Raises:
-        CorruptCheckpoint: A tensor is of another shape or type than the boxes that are wanted of it.
     """
 
     def __init__(self, directory: str, parts: Sequence[Part], wanted: Wanted) -> None:
@@ -65,22 +63,33 @@ class Assembly:
             self._stored.setdefault(placed.file, {})[box.key] = box
             if box.tensor not in self._needed:
                 boxes = wanted.get(box.tensor, (box.whole,))
-                check_like(directory, boxes, box.dtype, box.shape)
+                for other in boxes:
+                    if (other.dtype, other.shape) != (box.dtype, box.shape):
+                        raise CorruptCheckpoint(
+                            directory,
+                            f"{box.tensor!r:.200} as {box.dtype}{list(box.shape)}, not "
+                            f"{other.dtype}{list(other.shape)} as the model has it",
+                        )
                 # A run cannot be read to where a box lies: such a tensor is read whole, and cut afterwards.
                 self._needed[box.tensor] = (box.whole,) if box.flat else boxes
         entries = [entry for part in parts for entry in part.files if entry.name in self._stored]
         runs = {name for name, boxes in self._stored.items() if all(box.flat for box in boxes.values())}
         self.mirrored = [entry for entry in entries if entry.name in runs]
-        self.pieces = [entry for entry in entries if entry.name not in runs and self._is_needed(entry.name)]
+        self.pieces = [
+            entry
+            for entry in entries
+            if entry.name not in runs
+            and any(
+                box.intersection(needed) is not None
+                for box in self._stored[entry.name].values()
+                for needed in self._needed[box.tensor]
+            )
+        ]
         # What is not read to its place is read beside it, a file at a time in each of the threads.
         beside = sorted((entry.size for entry in self.pieces), reverse=True)[:TRANSFERS]
         in_pieces = {box.tensor for entry in self.pieces for box in self._stored[entry.name].values()}
         self.room = sum(size_of(self._needed[name]) for name in in_pieces) + sum(beside)
         self._filled: dict[str, dict[Box, Array]] = {}
-
-    def _is_needed(self, file: str) -> bool:
-        stored = self._stored[file].values()
-        return any(box.meets(needed) for box in stored for needed in self._needed[box.tensor])
 
     def allocate(self) -> None:
         """Takes the memory for what is needed. The sizes of all files must have been checked before."""
@@ -92,14 +101,13 @@ class Assembly:
         listed = self._stored[file]
 
         def places(stored: Sequence[StoredTensor]) -> Mapping[str, Array]:
-            kinds = {key: (box.dtype, box.stored_shape) for key, box in listed.items()}
-            check_stored(f"{self._directory}/{file}", stored, kinds)
+            check_stored(f"{self._directory}/{file}", listed.values(), stored)
             return {key: self._place(box) for key, box in listed.items()}
 
         return places
 
     def _place(self, box: Box) -> Array:
-        """Returns where to read a box to: where it is needed, if it lies there in one run of bytes; else beside."""
+        """Returns where to read a box to: where it is needed, if its bytes are contiguous there; else beside."""
         for needed, array in self._filled[box.tensor].items():
             if box.intersection(needed) == box:
                 place = box.within(needed, array)
@@ -123,10 +131,7 @@ class Assembly:
         return filling
 
     def values(self) -> WorkerValues:
-        """Returns the tensors: the wanted boxes, and every other tensor as a whole.
-
-        They are complete when all files are read, and what others have read has been exchanged.
-        """
+        """Returns the values, which are complete when all files are read and what others have read was exchanged."""
         values = WorkerValues()
         for name, filled in self._filled.items():
             if name not in self._wanted:
@@ -140,46 +145,16 @@ class Assembly:
         return values
 
 
-def check_like(directory: str, boxes: Iterable[Box], dtype: str, shape: tuple[int, ...]) -> None:
-    """Makes sure that boxes are of a tensor of that element type and shape. Raises `CorruptCheckpoint`."""
-    for box in boxes:
-        if (box.dtype, box.shape) != (dtype, shape):
-            raise CorruptCheckpoint(
-                directory,
-                f"{box.tensor!r:.200} as {dtype}{list(shape)}, not {box.dtype}{list(box.shape)} as the model has it",
-            )
-
-
-def check_stored(
-    name: str, stored: Sequence[StoredTensor], listed: Mapping[str, tuple[str, tuple[int, ...]]]
-) -> None:
-    """Makes sure that a file holds what its part list says.
-
-    Args:
-        name: The file, for messages.
-        stored: What its header says.
-        listed: Element type and shape of each tensor, by key.
-
-    Raises:
-        CorruptCheckpoint: It does not.
-    """
-    if {tensor.key for tensor in stored} != listed.keys():
+def check_stored(name: str, listed: Iterable[Box], stored: Sequence[StoredTensor]) -> None:
+    """Makes sure that a file holds the boxes that its part list says, and no others. Raises `CorruptCheckpoint`."""
+    kinds = {box.key: (box.dtype, box.stored_shape) for box in listed}
+    if {tensor.key for tensor in stored} != kinds.keys():
         raise CorruptCheckpoint(name, "other tensors than its part list names")
     for tensor in stored:
-        if (tensor.dtype, tensor.shape) != listed[tensor.key]:
+        if (tensor.dtype, tensor.shape) != kinds[tensor.key]:
             raise CorruptCheckpoint(
                 name, f"{tensor.key!r:.200} as {tensor.dtype}{list(tensor.shape)}, not as its part list says"
             )
-
-
-def check_listed(directory: str, part: Part, file: str, stored: Sequence[StoredTensor]) -> None:
-    """Makes sure that a file of a part holds what its part list says; raises like `check_stored`.
-
-    The list names none of a worker's own tensors.
-    """
-    if file != part.local:
-        boxes = [placed.box for placed in part.boxes if placed.file == file]
-        check_stored(f"{directory}/{file}", stored, {box.key: (box.dtype, box.stored_shape) for box in boxes})
 
 
 def memory_limit() -> int:
@@ -206,9 +181,6 @@ def check_room(directory: str, size: int) -> None:
 
     Where other processes have taken the memory, a `MemoryError` comes later: that is not the checkpoint's fault, and
     no reason to go back to an older one.
-
-    Raises:
-        NotEnoughMemory: They could not, whatever else runs.
     """
     most = memory_limit()
     if size > most:
@@ -216,17 +188,9 @@ def check_room(directory: str, size: int) -> None:
 
 
 def in_parallel(calls: Sequence[Callable[[], Result]], size: int) -> list[Result]:
-    """Makes calls, several at a time where that is worth threads, and returns when all have ended.
+    """Makes calls that move `size` bytes together, in threads where that is worth it; returns their results.
 
-    Args:
-        calls: What to do; each in any thread.
-        size: How many bytes all of them together move.
-
-    Returns:
-        What they returned, in their order.
-
-    Raises:
-        BaseException: The first error, in their order; calls that had not begun by then are not made.
+    Raises the first error, in their order, when all have ended; calls that had not begun by then are not made.
     """
     if len(calls) < 2 or size < _SMALL:
         return [call() for call in calls]

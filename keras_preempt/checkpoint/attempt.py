@@ -28,10 +28,7 @@ class Attempt:
         lost: Workers that have turned out to be gone: no piece of a divided value is theirs to write.
         boxes: What each worker has to write of the values, by its number; also one under notice, if nobody else can.
 
-    Raises:
-        ValueError: There is no writer, a worker has another number, or `name` is not that of an attempt.
-            `division.PiecesLost`: nobody that is left holds a piece of a divided value.
-        TypeError: `position` or `versions` is not JSON.
+    Raises `division.PiecesLost` if nobody that is left holds a piece of a divided value.
     """
 
     step: int
@@ -80,5 +77,4 @@ class Attempt:
 
     @property
     def incarnation(self) -> int:
-        """The start of the job that saves."""
         return parse_attempt(self.name)[0]

@@ -42,17 +42,13 @@ def divide(
     could take off: pieces are handed on until no single one would leave the two that it concerns more even.
 
     Args:
-        values: The values.
+        values: The values, of distinct names.
         writers: The workers that write, at least one: those that are not under notice, if there are any.
-        gone: Workers that write nothing any more.
+        gone: Workers that write nothing any more. Raises `PiecesLost` if all holders of a piece are among them.
 
     Returns:
         The boxes of each writer, and of every other worker that has any, by number: those of divided values first, each
-        kind in the order of `values`. They make up every value exactly once.
-
-    Raises:
-        PiecesLost: All holders of a piece are gone.
-        ValueError: There is no writer, or two values share a name.
+        kind in the order of `values`.
     """
     if not writers:
         raise ValueError("Expected at least one writer. Received: none. Name a worker that writes.")

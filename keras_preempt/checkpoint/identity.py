@@ -19,6 +19,7 @@ from keras_preempt.checkpoint.layout import EVENTS, RUN
 from keras_preempt.checkpoint.setup import differences
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.values import check_distinct
+from keras_preempt.process.words import some
 
 _SHOWN = 10  # differences that a message lists
 _ABSENT = "nothing"
@@ -67,9 +68,7 @@ def check_or_create(
         pass
     names = [name for name in store.children("") if name not in {*_HARMLESS, RUN, *beside}]
     if names:
-        shown = ", ".join(one_line(name) for name in names[:_SHOWN]) + (
-            f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        )
+        shown = some([one_line(name) for name in names], _SHOWN)
         raise ForeignDirectory(
             f"Expected an empty directory or one of keras_preempt's. Received: {store.url} holding {shown}. "
             "Pass a new directory, such as a subdirectory of this one; nothing was changed."

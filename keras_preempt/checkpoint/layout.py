@@ -39,14 +39,12 @@ _PART_FILE = re.compile(
 
 
 def step_directory(step: int) -> str:
-    """Returns the name of the folder of one step."""
     if step < 0:
         raise ValueError(f"Expected a step of 0 or more. Received: {step}. Pass the number of a step.")
     return f"step-{step:08d}"
 
 
 def attempt_name(incarnation: int, round: int) -> str:
-    """Returns the name of the attempt that `round` of `incarnation` makes at a save."""
     name = f"{incarnation:05d}-{round:04d}"
     if _ATTEMPT.fullmatch(name) is None:
         raise ValueError(
@@ -57,7 +55,6 @@ def attempt_name(incarnation: int, round: int) -> str:
 
 
 def attempt_directory(step: int, attempt: str) -> str:
-    """Returns the name of the folder in which one attempt to save one step lies."""
     parse_attempt(attempt)
     return f"{step_directory(step)}/{attempt}"
 
@@ -75,11 +72,7 @@ def step_of(checkpoint: str) -> int | None:
 
 
 def parse_attempt(attempt: str) -> tuple[int, int]:
-    """Returns (incarnation, round) of an attempt.
-
-    Raises:
-        ValueError: It is not the name of an attempt.
-    """
+    """Returns incarnation and round of an attempt; raises `ValueError` for any other name."""
     if not is_attempt(attempt):
         raise ValueError(
             "Expected an attempt named <incarnation>-<round>, such as '00001-0001'. "
@@ -90,7 +83,6 @@ def parse_attempt(attempt: str) -> tuple[int, int]:
 
 
 def is_attempt(name: str) -> bool:
-    """Returns whether `name` is the name of an attempt."""
     match = _ATTEMPT.fullmatch(name)
     # Only the name that attempt_name gives, so that no two names mean one attempt.
     return match is not None and attempt_name(int(match.group(1)), int(match.group(2))) == name
@@ -102,7 +94,6 @@ def is_attempt_file(name: str) -> bool:
 
 
 def incarnation_file(incarnation: int) -> str:
-    """Returns the name of the file that claims an incarnation."""
     return f"{INCARNATIONS}/{incarnation:05d}.json"
 
 
@@ -119,20 +110,12 @@ def model_file(incarnation: int) -> str:
 
 
 def part_file(member: int) -> str:
-    """Returns the file name of a worker's part list."""
     return f"w{member:05d}.part.json"
 
 
-def local_file(member: int) -> str:
-    """Returns the file name of a worker's own tensors."""
-    return f"w{member:05d}.local.safetensors"
+def tensor_file(member: int, kind: str, index: int | None = None) -> str:
+    """Returns the file name of tensors that a worker writes: of the kind "mirrored", "sharded" or "local".
 
-
-def mirrored_file(member: int, index: int | None) -> str:
-    """Returns the file name of a worker's mirrored tensors; `index` counts them if there are several."""
-    return f"w{member:05d}.mirrored{'' if index is None else f'-{index:03d}'}.safetensors"
-
-
-def sharded_file(member: int, index: int | None) -> str:
-    """Returns the file name of the pieces of sharded tensors that a worker writes; `index` as in `mirrored_file`."""
-    return f"w{member:05d}.sharded{'' if index is None else f'-{index:03d}'}.safetensors"
+    `index` counts those of a kind if there are several.
+    """
+    return f"w{member:05d}.{kind}{'' if index is None else f'-{index:03d}'}.safetensors"

@@ -1,7 +1,8 @@
 """The description of a checkpoint: a part list for each worker, and the manifest that binds them.
 
-A checkpoint without sharded tensors is described in format 1. With some, the manifest and the part lists that name
-pieces of them are in format 2, which has one more field each: `holders` and `sharded`.
+A checkpoint whose values are all held by all workers is described in format 1. If some are divided among workers, the
+manifest and the part lists that name pieces of them are in format 2, which has one more field each: `holders` and
+`sharded`.
 """
 
 from __future__ import annotations
@@ -24,20 +25,15 @@ _LONGEST_SMALL = 10_000  # characters in JSON of a field that is only shown; all
 
 @dataclass(frozen=True)
 class FileEntry:
-    """A file of an attempt, as it was written.
-
-    Attributes:
-        name: Its name in the attempt's folder, without a '/'.
-        size: Its size in bytes.
-        crc32c: Sum over all of its bytes.
-    """
+    """A file of an attempt, as it was written: its plain name, its size in bytes, and the sum over all of them."""
 
     name: str
     size: int
     crc32c: int
 
     def __post_init__(self) -> None:
-        _check_plain(self.name)
+        if "/" in check_name(self.name):
+            raise ValueError(f"{self.name!r:.200} is not the plain name of a file")
 
 
 @dataclass(frozen=True)
@@ -73,9 +69,6 @@ class Part:
         local: Name of the file with its own tensors; None if it has none.
         state: JSON: input position, random state, state of callbacks.
         position: Where in the training it saved, such as ``{"epoch": 1, "phase": "train", "batch": 7}``.
-
-    Raises:
-        ValueError: The fields contradict each other.
     """
 
     member: int
@@ -103,7 +96,6 @@ class Part:
             raise ValueError("a file is smaller than the tensors in it")
 
     def to_json(self) -> bytes:
-        """Returns the bytes of the part list. Raises `TypeError` if `state` or `position` is not JSON."""
         sharded = [placed.to_json() for placed in self.boxes if not placed.box.flat]
         body = {
             "format": SHARDED_FORMAT if sharded else documents.FORMAT,
@@ -120,14 +112,9 @@ class Part:
 
     @classmethod
     def from_document(cls, document: dict[str, Any], file: str) -> Part:
-        """Returns the part that a document describes.
+        """Returns the part that a document describes, as `documents.decode_document` gives it.
 
-        Args:
-            document: Its fields, as `documents.decode_document` gives them.
-            file: Its name, for messages.
-
-        Raises:
-            CorruptCheckpoint: A field is missing, unknown, of another type, or contradicts another.
+        Raises `CorruptCheckpoint` if a field is missing, unknown, of another type, or contradicts another.
         """
         fields = of_file(document, file)
         kinds = {"mirrored": True}
@@ -187,9 +174,6 @@ class Manifest:
         created_at: Seconds since the epoch.
         versions: Versions of the software that saved it, by name.
         holders: The workers that wrote the pieces of sharded tensors; none in format 1.
-
-    Raises:
-        ValueError: The fields contradict each other.
     """
 
     format: int
@@ -228,7 +212,6 @@ class Manifest:
             raise ValueError(f"holders in format {self.format}, which has no sharded tensors")
 
     def to_json(self) -> bytes:
-        """Returns the bytes of the manifest. Raises `TypeError` if `position` or `versions` is not JSON."""
         body = asdict(self)
         if self.format < SHARDED_FORMAT:
             del body["holders"]
@@ -236,7 +219,6 @@ class Manifest:
 
     @classmethod
     def from_document(cls, document: dict[str, Any], file: str) -> Manifest:
-        """Returns the manifest that a document describes; arguments and errors as in `Part.from_document`."""
         fields = of_file(document, file)
         version = fields.integer("format", minimum=1)
         with_boxes = version >= SHARDED_FORMAT
@@ -287,8 +269,3 @@ def _part_ref(fields: Fields) -> PartRef:
     )
     fields.end()
     return ref
-
-
-def _check_plain(name: str) -> None:
-    if "/" in check_name(name):
-        raise ValueError(f"{name!r:.200} is not the plain name of a file")

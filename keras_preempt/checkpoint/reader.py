@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from keras_preempt.checkpoint import documents, failpoints
-from keras_preempt.checkpoint.assembly import Assembly, Wanted, check_listed, check_room, in_parallel
+from keras_preempt.checkpoint.assembly import Assembly, Wanted, check_room, check_stored, in_parallel
 from keras_preempt.checkpoint.checked_file import CheckedFile
 from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from keras_preempt.checkpoint.exchange import Exchange, Gather
@@ -75,8 +75,11 @@ def verify(store: Store, info: CheckpointInfo, shown: Shown = silent) -> None:
     with shown(f"Reading {info.directory}", size) as moved:
 
         def read(part: Part, entry: FileEntry) -> None:
-            check = partial(check_listed, info.directory, part, entry.name)
-            verify_file(store, info.directory, entry, moved, check)
+            boxes = [placed.box for placed in part.boxes if placed.file == entry.name]
+            check = partial(check_stored, f"{info.directory}/{entry.name}", boxes)
+            # The list names none of a worker's own values.
+            own = entry.name == part.local
+            verify_file(store, info.directory, entry, moved, (lambda stored: None) if own else check)
 
         in_parallel([partial(read, *pair) for pair in entries], size)
 

@@ -21,6 +21,7 @@ from keras_preempt.checkpoint.errors import (
 from keras_preempt.checkpoint.finding import CheckpointInfo, committed, is_removed
 from keras_preempt.checkpoint.layout import MANIFEST, RUN, is_attempt, parse_step
 from keras_preempt.checkpoint.storage.store import Store
+from keras_preempt.process.words import some
 
 _LOOKED_INTO = 50  # folders in which a run is looked for, to name it in a message
 _SHOWN = 5
@@ -74,9 +75,8 @@ def _what_it_is(store: Store) -> str:
             store.stat(f"{name}/{RUN}")
             runs.append(one_line(name))
     if runs:
-        shown = ", ".join(os.path.join(url, name) for name in runs[:_SHOWN])
-        more = f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
-        return f"{url}, which holds runs: {shown}{more}. Pass one of them."
+        shown = some([os.path.join(url, name) for name in runs], _SHOWN)
+        return f"{url}, which holds runs: {shown}. Pass one of them."
     if "checkpoint" in names or any(name.endswith(".index") for name in names):
         return (
             f"{url}, which holds checkpoints of TensorFlow. Look at them with tf.train.list_variables and "
@@ -136,10 +136,7 @@ def _nothing(url: str, step: int | None, infos: list[CheckpointInfo], wrong: lis
             f"Expected {wanted} in {url}. Received: a run that has saved none yet. Wait for its first save, or see "
             "its log for why it could not."
         )
-    shown = ", ".join(map(str, steps[:_SHOWN_STEPS])) + (
-        f" and {len(steps) - _SHOWN_STEPS} more" if len(steps) > _SHOWN_STEPS else ""
-    )
     return (
-        f"Expected {wanted} in {url}. Received: those of {'step' if len(steps) == 1 else 'steps'} {shown}. Pass one "
-        "of them."
+        f"Expected {wanted} in {url}. Received: those of {'step' if len(steps) == 1 else 'steps'} "
+        f"{some(steps, _SHOWN_STEPS)}. Pass one of them."
     )

@@ -46,19 +46,10 @@ class StoredTensor:
 
 
 def parse_header(header: bytes, data_size: int, file: str) -> list[StoredTensor]:
-    """Reads a header.
+    """Returns the tensors that a header names, in the order of their bytes; `data_size` bytes follow it in the file.
 
-    Args:
-        header: Its bytes, without the length before them.
-        data_size: Bytes of the file after the header.
-        file: Name of the file, for messages.
-
-    Returns:
-        The tensors in the order of their bytes.
-
-    Raises:
-        CorruptCheckpoint: It is not a valid header of a file of this size: bytes outside the file, overlaps,
-            gaps, an unknown type, a shape that does not fit the byte range.
+    Raises `CorruptCheckpoint` if it is not that of such a file: bytes outside the file, overlaps, gaps, an unknown
+    type, a shape that does not fit the byte range.
     """
     try:
         fields = loads(header)
@@ -130,24 +121,10 @@ def new_places(stored: Sequence[StoredTensor]) -> dict[str, Array]:
 def write_tensors(
     store: Store, directory: str, file: str, tensors: Mapping[str, Array], moved: Moved = uncounted
 ) -> FileEntry:
-    """Writes a file of tensors.
+    """Writes a file of tensors, by key; arrays are not copied, unless they are not contiguous.
 
-    It is durable when this returns; in a block of `Store.overlapped`, when that ends.
-
-    Args:
-        store: Where to.
-        directory: Folder in the store.
-        file: Plain name of the file in that folder.
-        tensors: What to write, by key; they are not copied, unless they are not contiguous.
-        moved: Told how much of it has gone to the store.
-
-    Returns:
-        The file as it was written.
-
-    Raises:
-        ValueError: An element type that a checkpoint cannot hold, or the key '__metadata__'.
-        AlreadyExists: The file exists.
-        StoreUnavailable: The storage failed.
+    It is durable when this returns; in a block of `Store.overlapped`, when that ends. Raises like `stream`, and
+    `AlreadyExists` or `StoreUnavailable`.
     """
     size = crc = 0
     chunks = stream(tensors)
@@ -160,13 +137,10 @@ def write_tensors(
 
 
 def stream(tensors: Mapping[str, Array]) -> Iterator[Bytes]:
-    """Returns the bytes of a safetensors file, piece by piece.
+    """Returns the bytes of a safetensors file, piece by piece; arrays are not copied, unless they are not contiguous.
 
-    Args:
-        tensors: What it holds, by key; they are not copied, unless they are not contiguous.
-
-    Raises:
-        ValueError: An element type that a checkpoint cannot hold, or the key '__metadata__'; before the first piece.
+    Raises `ValueError` before the first piece for an element type that a checkpoint cannot hold, or the key
+    '__metadata__'.
     """
     if "__metadata__" in tensors:
         raise ValueError(
@@ -178,41 +152,12 @@ def stream(tensors: Mapping[str, Array]) -> Iterator[Bytes]:
     return _chunks(_header(ordered), ordered)
 
 
-def read_tensors(
-    store: Store, directory: str, entry: FileEntry, moved: Moved = uncounted
-) -> dict[str, Array]:
-    """Reads a file of tensors and makes sure that it is what was written.
-
-    Memory is taken only for a file whose size in the store is the listed one.
-
-    Args:
-        store: Where from.
-        directory: Folder in the store.
-        entry: The file, as it was listed.
-        moved: Told how much of it has come from the store.
-
-    Returns:
-        The tensors by key, writable, in C order.
-
-    Raises:
-        CorruptCheckpoint: The file is missing, of another size or sum, or no valid safetensors file.
-        StoreUnavailable: The storage failed.
-    """
-    file = CheckedFile(store, directory, entry, moved)
-    file.check_size()
-    return read_to_places(file, new_places).tensors
-
-
 class Filling:
     """A file of tensors that arrives at where its tensors belong.
 
     Its buffers, one after the other, are the bytes of the file. Each has to be filled before the next is asked for:
-    what it holds says what follows.
-
-    Args:
-        name: The file, for messages.
-        size: Its size in bytes.
-        places: Where to; called before anything but the header is there, and raises if it refuses the tensors.
+    what it holds says what follows. `places` is called before anything but the header is there, and raises if it
+    refuses the tensors.
 
     Attributes:
         tensors: The tensors by key, complete when there are no more buffers.
@@ -265,12 +210,7 @@ def _check_values(name: str, tensor: StoredTensor, values: Bytes) -> None:
 
 
 def read_to_places(file: CheckedFile, places: Places) -> Filling:
-    """Reads a file of tensors to where they belong, like `read_tensors`.
-
-    Args:
-        file: Which; its size was checked.
-        places: See `Filling`.
-    """
+    """Reads a file of tensors, whose size was checked, to where they belong, and verifies it; see `Filling`."""
     filling = Filling(file.name, file.entry.size, places)
     with file:
         for buffer in filling:
@@ -286,14 +226,9 @@ def verify_file(
     moved: Moved = uncounted,
     check: Callable[[Sequence[StoredTensor]], object] = lambda stored: None,
 ) -> None:
-    """Reads a file and makes sure that it can be restored, without memory for its tensors; raises like `read_tensors`.
+    """Reads a file and makes sure that it can be restored, without memory for its tensors.
 
-    Args:
-        store: Where from.
-        directory: Folder in the store.
-        entry: The file, as it was listed.
-        moved: Told how much of it has come from the store.
-        check: Given the tensors that the header names; raises if these are not what was listed.
+    `check` is given the tensors that the header names, and raises if these are not what was listed.
     """
     file = CheckedFile(store, directory, entry, moved)
     file.check_size()

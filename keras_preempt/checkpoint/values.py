@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -31,17 +32,12 @@ Point = tuple[int, ...]
 
 
 def elements(shape: Iterable[int]) -> int:
-    """Returns the number of elements of a tensor of that shape; 1 for a scalar."""
     return math.prod(shape)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a value that is divided among workers: from `start` up to `stop`, and who holds it.
-
-    Raises:
-        ValueError: No worker holds it.
-    """
+    """A part of a value that is divided among workers: from `start` up to `stop`, and the workers that hold it."""
 
     start: Point
     stop: Point
@@ -64,9 +60,6 @@ class Value:
         dtype: NumPy name of the element type, one of `dtypes.NAMES`.
         shape: Its dimensions; () for a scalar.
         pieces: How it is divided among workers, which makes it up exactly once; None if each of them holds all of it.
-
-    Raises:
-        ValueError: The type cannot be stored, the shape is none, or a piece does not lie in it.
     """
 
     name: str
@@ -114,9 +107,6 @@ class Box:
         start: First index in each dimension.
         stop: Index after the last one, in each dimension.
         flat: Whether it is a run: then `start` and `stop` count the elements of the flattened tensor, in C order.
-
-    Raises:
-        ValueError: It does not lie in the tensor, or as from `Value`.
     """
 
     tensor: str
@@ -175,51 +165,30 @@ class Box:
     def stored_shape(self) -> tuple[int, ...]:
         return self.shape if self._stored_whole else self.extent
 
-    def meets(self, other: Box) -> bool:
-        """Whether it has an element in common with another box of the same tensor."""
-        return self.flat == other.flat and all(
-            max(first, other_first) < min(last, other_last)
-            for first, last, other_first, other_last in zip(
-                self.start, self.stop, other.start, other.stop, strict=True
-            )
-        )
-
     def intersection(self, other: Box) -> Box | None:
         """Returns what it has in common with another box of the same tensor; None if there is no such element."""
-        if not self.meets(other):
-            return None
         start = tuple(map(max, self.start, other.start))
         stop = tuple(map(min, self.stop, other.stop))
+        if self.flat != other.flat or any(map(operator.ge, start, stop)):
+            return None
         return Box(self.tensor, self.dtype, self.shape, start, stop, self.flat)
-
-    @property
-    def index(self) -> tuple[slice, ...]:
-        """Where it lies, as NumPy indexes an array of its `dimensions`."""
-        return tuple(map(slice, self.start, self.stop))
 
     def of(self, whole: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Returns its values out of those of the whole tensor, sharing their memory where these are contiguous."""
-        return view(whole.reshape(self.dimensions), self.index)
+        return self.within(self.whole, whole.reshape(self.dimensions))
 
     def within(self, other: Box, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Returns its values out of those of another box that contains it, sharing their memory."""
-        return view(
-            values,
-            tuple(
-                slice(start - first, stop - first)
-                for start, stop, first in zip(self.start, self.stop, other.start, strict=True)
-            ),
+        index: Iterable[Any] = (
+            slice(start - first, stop - first)
+            for start, stop, first in zip(self.start, self.stop, other.start, strict=True)
         )
-
-
-def view(array: np.ndarray[Any, Any], index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
-    """Returns a part of an array, sharing its memory, also where there are no dimensions."""
-    part: np.ndarray[Any, Any] = array[(*cast(tuple[Any, ...], index), ...)]
-    return part
+        # The ellipsis: also where there are no dimensions, it is a view.
+        part: np.ndarray[Any, Any] = values[(*index, ...)]
+        return part
 
 
 def size_of(boxes: Iterable[Box]) -> int:
-    """Returns the bytes of boxes."""
     return sum(box.nbytes for box in boxes)
 
 
@@ -235,15 +204,10 @@ def check_distinct(names: Iterable[str]) -> None:
 
 
 def check_cover(boxes: Iterable[Box], values: Iterable[Value] | None = None) -> None:
-    """Makes sure that boxes, in any order, make up every tensor exactly once.
+    """Makes sure that boxes, in any order, make up every tensor exactly once, and all of `values` if these are known.
 
-    Args:
-        boxes: What was written.
-        values: The values that there must be; None if only the boxes are known.
-
-    Raises:
-        ValueError: A tensor has a gap or an overlap, is described in two ways, or is not among `values`; or one of
-            these is missing. The message begins with the tensor's name.
+    Raises `ValueError` if a tensor has a gap or an overlap, is described in two ways, or is not among `values`, or one
+    of these is missing. The message begins with the tensor's name.
     """
     found: dict[str, list[Box]] = {}
     for box in boxes:

@@ -12,7 +12,7 @@ from keras_preempt.checkpoint.division import SMALLEST_CUT
 from keras_preempt.checkpoint.documents import as_read
 from keras_preempt.checkpoint.dtypes import dtype_of
 from keras_preempt.checkpoint.errors import NotFound
-from keras_preempt.checkpoint.layout import MANIFEST, local_file, mirrored_file, part_file, sharded_file
+from keras_preempt.checkpoint.layout import MANIFEST, part_file, tensor_file
 from keras_preempt.checkpoint.manifest import FileEntry, Part, Placed
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
 from keras_preempt.checkpoint.tensors import Array, write_tensors
@@ -27,14 +27,7 @@ _ROUNDING = 64  # bytes; room that is not worth an element
 
 @dataclass(frozen=True)
 class WorkerShare:
-    """What one worker writes of a checkpoint.
-
-    Attributes:
-        boxes: Its boxes, each with its values, in the box's extent.
-        local: The tensors that only this worker has, by name.
-        state: Its own state, as JSON.
-        position: Where in the training, as JSON.
-    """
+    """What one worker writes of a checkpoint: boxes with their values, its own values by name, and JSON data."""
 
     boxes: Sequence[tuple[Box, Array]]
     local: Mapping[str, Array]
@@ -50,20 +43,10 @@ def write_part(
     before_file: Callable[[], None] = lambda: None,
     shown: Shown = silent,
 ) -> Part:
-    """Writes a worker's tensors, and then the part list, which declares the part complete.
+    """Writes a worker's tensors, and then the part list, which declares the part complete. All of it is durable then.
 
-    Pieces of divided values come first, since nobody else may have them.
-
-    Args:
-        store: Where to.
-        directory: The attempt's folder, see `layout.attempt_directory`.
-        member: The worker's number.
-        share: What it has to write.
-        before_file: Called before each file; an error that it raises ends the save.
-        shown: Shows the progress.
-
-    Returns:
-        The part as it was written; all of it is durable.
+    Pieces of divided values come first, since nobody else may have them. `before_file` is called before each file; an
+    error that it raises ends the save.
 
     Raises:
         ValueError: An array does not fit its box, or its type cannot be stored.
@@ -82,14 +65,15 @@ def write_part(
     most = min(FILE_SIZE, store.file_size(size_of(box for box, _ in share.boxes)))
     pending: list[tuple[str, Mapping[str, Array]]] = []
     placed: list[Placed] = []
-    for flat, name_of in ((False, sharded_file), (True, mirrored_file)):
+    for flat, kind in ((False, "sharded"), (True, "mirrored")):
         groups = list(_files([(box, array) for box, array in share.boxes if box.flat == flat], most))
         for index, group in enumerate(groups):
-            file = name_of(member, index if len(groups) > 1 else None)
+            file = tensor_file(member, kind, index if len(groups) > 1 else None)
             placed += (Placed(file, box) for box, _ in group)
             pending.append((file, {box.key: array.reshape(box.stored_shape) for box, array in group}))
-    if share.local:
-        pending.append((local_file(member), share.local))
+    local = tensor_file(member, "local") if share.local else None
+    if local is not None:
+        pending.append((local, share.local))
     failpoints.point("save.before-parts")
     files: list[FileEntry] = []
     total = sum(array.nbytes for _, tensors in pending for array in tensors.values())
@@ -99,14 +83,7 @@ def write_part(
                 failpoints.point("save.between-parts")
             before_file()
             files.append(write_tensors(store, directory, file, tensors, moved))
-    part = Part(
-        member=member,
-        files=tuple(files),
-        boxes=tuple(placed),
-        local=local_file(member) if share.local else None,
-        state=state,
-        position=position,
-    )
+    part = Part(member, tuple(files), tuple(placed), local, state, position)
     failpoints.point("save.before-part-list")
     store.create(f"{directory}/{part_file(member)}", part.to_json())
     failpoints.point("save.after-part")
@@ -137,21 +114,10 @@ def _files(boxes: Sequence[tuple[Box, Array]], most: int) -> Iterator[list[tuple
 
 
 def discard(store: Store, directory: str, member: int) -> bool:
-    """Removes the files of one worker from an attempt that is not committed.
+    """Removes the files of one worker from an attempt; returns False if that was committed, so that they stay.
 
     Its part list goes first: without it the attempt cannot be committed. A committer that is faster by a moment finds
-    the list gone afterwards, and takes its manifest back.
-
-    Args:
-        store: The run's directory.
-        directory: The attempt's folder.
-        member: The worker.
-
-    Returns:
-        Whether they are gone; they stay if the attempt was committed.
-
-    Raises:
-        StoreUnavailable: The storage failed. What is left is removed by the next start.
+    the list gone afterwards, and takes its manifest back. What is left when the storage fails, the next start removes.
     """
     names = store.children(directory)
     if MANIFEST in names:

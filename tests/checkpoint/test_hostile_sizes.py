@@ -15,7 +15,7 @@ import pytest
 from keras_preempt.checkpoint.assembly import memory_limit
 from keras_preempt.checkpoint.errors import CheckpointError, NotEnoughMemory
 from keras_preempt.checkpoint.finding import committed
-from keras_preempt.checkpoint.layout import MANIFEST, local_file, part_file
+from keras_preempt.checkpoint.layout import MANIFEST, part_file, tensor_file
 from keras_preempt.checkpoint.reader import Reading, load, verify
 from tests.checkpoint.fuzz_targets import MEMBERS, Targets, edit_part, list_file, list_part, seal_text
 from tests.checkpoint.hostile_start import assert_passed_over, start
@@ -40,7 +40,7 @@ def test_a_hole_of_a_listed_terabyte_is_refused_before_memory_beyond_the_limit_o
     assert 300 << 20 < memory_limit() <= 400 << 20
     huge = 1 << 40
     header = json.dumps({"a": {"dtype": "U8", "shape": [huge], "data_offsets": [0, huge]}}).encode()
-    path = targets.folder / local_file(0)
+    path = targets.folder / tensor_file(0, "local")
     path.write_bytes(len(header).to_bytes(8, "little") + header)
     list_file(targets.folder, path.name)
     size = 8 + len(header) + huge
@@ -58,13 +58,13 @@ def test_a_hole_of_a_listed_terabyte_is_refused_before_memory_beyond_the_limit_o
     assert "Expected memory for" in assert_passed_over(targets)
 
 
-@pytest.mark.parametrize("name", [MANIFEST, part_file(0), local_file(0)])
+@pytest.mark.parametrize("name", [MANIFEST, part_file(0), tensor_file(0, "local")])
 def test_a_document_or_header_that_would_grow_in_memory_is_refused_first(
     name: str, targets: Targets, little_memory: None
 ) -> None:
     brackets = b"[" + b"[]," * (20 << 20) + b"[]]"  # becomes 3 GB of lists
     path = targets.folder / name
-    if name == local_file(0):
+    if name == tensor_file(0, "local"):
         header = b'{"__metadata__":' + brackets + b"}"
         path.write_bytes(len(header).to_bytes(8, "little") + header)
         list_file(targets.folder, name)

@@ -14,12 +14,10 @@ from keras_preempt.checkpoint.layout import (
     attempt_directory,
     attempt_name,
     is_attempt_file,
-    local_file,
-    mirrored_file,
     parse_attempt,
     parse_step,
     part_file,
-    sharded_file,
+    tensor_file,
 )
 from keras_preempt.checkpoint.manifest import FileEntry, Manifest, Part, PartRef, Placed
 from keras_preempt.checkpoint.values import Box, Value
@@ -60,14 +58,14 @@ def parts(draw: st.DrawFn) -> Part:
     member = draw(st.integers(0, 9999))
     shapes = draw(st.lists(st.lists(st.integers(0, 500), max_size=2).map(tuple), max_size=5))
     share = divide([Value(f"t{number}", "float32", shape) for number, shape in enumerate(shapes)], (0, 1))[0]
-    files = [mirrored_file(member, index) for index in range(2)]
+    files = [tensor_file(member, "mirrored", index) for index in range(2)]
     placed = tuple(Placed(draw(st.sampled_from(files)), run) for run in share)
-    own = local_file(member) if draw(st.booleans()) else None
+    own = tensor_file(member, "local") if draw(st.booleans()) else None
     boxes = tuple(
-        Placed(sharded_file(member, None), Box(f"s{number}", "float32", shape, (0,) * len(shape), shape))
+        Placed(tensor_file(member, "sharded"), Box(f"s{number}", "float32", shape, (0,) * len(shape), shape))
         for number, shape in enumerate(draw(st.lists(st.sampled_from([(), (3,), (2, 4)]), max_size=2)))
     )
-    names = [*files, *([own] if own else []), *([sharded_file(member, None)] if boxes else [])]
+    names = [*files, *([own] if own else []), *([tensor_file(member, "sharded")] if boxes else [])]
     entries = tuple(FileEntry(name, draw(st.integers(2**40, 2**50)), draw(sums)) for name in names)
     return Part(member, entries, placed + boxes, own, draw(json_objects), draw(json_objects))
 
@@ -208,11 +206,11 @@ def test_only_names_that_a_save_gives_are_recognised() -> None:
     for name in (
         "MANIFEST.json",
         part_file(3),
-        local_file(3),
-        mirrored_file(3, None),
-        mirrored_file(12345, 999),
-        sharded_file(3, None),
-        sharded_file(12345, 999),
+        tensor_file(3, "local"),
+        tensor_file(3, "mirrored"),
+        tensor_file(12345, "mirrored", 999),
+        tensor_file(3, "sharded"),
+        tensor_file(12345, "sharded", 999),
     ):
         assert is_attempt_file(name)
     for name in (

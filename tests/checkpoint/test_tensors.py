@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
+from keras_preempt.checkpoint.checked_file import CheckedFile
 from keras_preempt.checkpoint.dtypes import NAMES, dtype_of
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
 from keras_preempt.checkpoint.manifest import FileEntry
 from keras_preempt.checkpoint.storage.local import LocalStore
-from keras_preempt.checkpoint.tensors import Array, read_tensors, verify_file, write_tensors
+from keras_preempt.checkpoint.tensors import Array, new_places, read_to_places, verify_file, write_tensors
 from keras_preempt.checkpoint.values import elements
 from tests.checkpoint.builders import little_memory_taken, snapshot
 
@@ -39,6 +40,12 @@ tensor_dicts = st.dictionaries(
     ),
     max_size=8,
 )
+
+
+def read_tensors(store: LocalStore, directory: str, entry: FileEntry) -> dict[str, Array]:
+    file = CheckedFile(store, directory, entry)
+    file.check_size()
+    return dict(read_to_places(file, new_places).tensors)
 
 
 def same(one: Array, other: Array) -> bool:

@@ -57,7 +57,7 @@ def test_boxes_are_accepted_exactly_if_every_element_is_in_one_of_them(
             boxes[number] = any_box(data, shape)
     count = np.zeros(shape, np.int64)  # How many boxes each element is in.
     for box in boxes:
-        count[box.index] += 1
+        box.of(count)[...] += 1
     hollow = any(
         start == stop and size
         for box in boxes
@@ -140,12 +140,12 @@ def test_what_two_boxes_have_in_common_is_found_in_both(
     one = a_box(shape, data.draw(st.sampled_from(runs)))
     other = any_box(data, shape)
     common = one.intersection(other)
-    shared = np.intersect1d(whole[one.index], whole[other.index])
-    assert one.meets(other) == other.meets(one) == (common is not None) == bool(shared.size)
+    shared = np.intersect1d(one.of(whole), other.of(whole))
+    assert (common is not None) == (other.intersection(one) is not None) == bool(shared.size)
     if common is not None:
         for box in (one, other):
-            assert np.array_equal(common.within(box, whole[box.index]), whole[common.index])
-        assert np.array_equal(np.sort(whole[common.index], axis=None), shared)
+            assert np.array_equal(common.within(box, box.of(whole)), common.of(whole))
+        assert np.array_equal(np.sort(common.of(whole), axis=None), shared)
 
 
 def test_a_tensor_that_claims_to_be_divided_along_dozens_of_dimensions_is_refused_at_once() -> None:

@@ -55,14 +55,14 @@ class Divided:
 
     def read_pieces(self, variable: Any, boxes: Sequence[Box], *, copy: bool) -> list[Array]:
         assert {(box.start, box.stop) for box in boxes} <= set(self.needed(variable))
-        return [np.array(variable.value.numpy()[box.index]) for box in boxes]
+        return [np.array(box.of(variable.value.numpy())) for box in boxes]
 
     def assign_pieces(self, variable: Any, values: Mapping[Box, Array]) -> None:
         assert {(box.start, box.stop) for box in values} == set(self.needed(variable))
         whole = np.full(variable.shape, 77, variable.value.numpy().dtype)
         for box, value in values.items():
             assert value.shape == box.extent
-            whole[box.index] = value
+            box.of(whole)[...] = value
         variable.assign(whole)
 
     def copies(self, components: Mapping[str, Any], runs: Any) -> dict[str, Array]:
@@ -152,7 +152,7 @@ def test_two_processes_hold_all_of_the_model_and_each_reads_its_own_alone() -> N
             )
     check_cover(found, specs)
     for box, value in found.items():
-        assert np.array_equal(value, whole[box.tensor][box.index])
+        assert np.array_equal(value, box.of(whole[box.tensor]))
 
 
 @pytest.mark.parametrize("member", [0, 1])
@@ -162,7 +162,7 @@ def test_a_process_restores_what_it_holds_from_pieces_or_from_a_whole_value(memb
         model = made(seed=2)
         with divided(member, HOLDERS):
             state = state_of(model)
-            boxes = {name: {box: old[name][box.index] for box in own} for name, own in state.needed().items()}
+            boxes = {name: {box: box.of(old[name]) for box in own} for name, own in state.needed().items()}
             mirrored = {name: value for name, value in old.items() if name in state.mirrored or not as_pieces}
             state.restore(WorkerValues(mirrored, {}, boxes if as_pieces else {}))
             held = state.needed()
@@ -171,7 +171,7 @@ def test_a_process_restores_what_it_holds_from_pieces_or_from_a_whole_value(memb
             if name not in held:
                 assert value.tobytes() == old[name].tobytes(), name
             for box in held.get(name, ()):
-                assert np.array_equal(value[box.index], old[name][box.index]), box.key
+                assert np.array_equal(box.of(value), box.of(old[name])), box.key
 
 
 def test_a_whole_value_of_another_shape_is_refused() -> None:
@@ -230,7 +230,7 @@ def test_weights_of_a_checkpoint_are_loaded_into_a_divided_model(tmp_path: Path)
     for name in now:
         if name.startswith("model/") and name in held:
             for box in held[name]:
-                assert np.array_equal(now[name][box.index], old[name][box.index])
+                assert np.array_equal(box.of(now[name]), box.of(old[name]))
             assert (now[name][:, :2] == 77).any(), "what this process does not hold is not its to assign"
         elif name.startswith("model/"):
             assert now[name].tobytes() == old[name].tobytes()
@@ -249,7 +249,7 @@ def test_a_divided_variable_that_is_made_later_takes_what_its_process_holds_of_w
         held = state.needed()
         assert len(held) == 6
         for box, value in state.read([box for boxes in held.values() for box in boxes]).items():
-            assert np.array_equal(value, old[box.tensor][box.index]), box.key
+            assert np.array_equal(value, box.of(old[box.tensor])), box.key
     whole = bare()
     state = state_of(whole, complete=False)
     state.restore(WorkerValues(old))
