@@ -29,8 +29,8 @@ from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.report.events import EventLog
+from keras_preempt.state.component import Content
 from keras_preempt.state.model import ModelState
-from keras_preempt.training.save.save_content import Content
 from keras_preempt.training.save.saver import Saver
 from keras_preempt.training.save.saves import BackgroundSave
 from keras_preempt.training.save.tidier import Tidier
@@ -73,7 +73,7 @@ class Training:
         state = ModelState(self.model, tf.distribute.get_strategy())
         store = self._store
         tidier = Tidier(store, Retention(1), self._incarnation)
-        self._saver = Saver(store, state, 0, 1, self._incarnation, tidier, EventLog(0))
+        self._saver = Saver(store, state, self._incarnation, tidier, EventLog(0))
         self.background = BackgroundSave()
 
     def step(self) -> None:

@@ -21,8 +21,8 @@ from keras_preempt.checkpoint.reader import load
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.report.events import EventLog
+from keras_preempt.state.component import Content
 from keras_preempt.state.model import ModelState
-from keras_preempt.training.save.save_content import Content
 from keras_preempt.training.save.saver import Saver
 from keras_preempt.training.save.tidier import Tidier
 
@@ -70,7 +70,7 @@ class Ours:
         """See `Checkpointer.save`."""
         store = LocalStore(folder)
         tidier = Tidier(store, Retention(1), self._incarnation)
-        saver = Saver(store, self._state, 0, 1, self._incarnation, tidier, EventLog(0))
+        saver = Saver(store, self._state, self._incarnation, tidier, EventLog(0))
         position, content = Position(0, "train", 0, 0), Content({})
         prepared = saver.prepare(PLAN, position, content, copy=False, began_at=time.time())
         if saver.write(prepared).name is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from keras_preempt.agreement.messages import PHASES, Position
@@ -63,6 +63,19 @@ class StoredState:
         return int(place["batches"]) > 0 and (self.position.phase == "train" or bool(place["current"]))
 
 
+@dataclass(frozen=True)
+class Content:
+    """What a save holds beside the present values of the variables.
+
+    Attributes:
+        state: This worker's JSON state.
+        values: Arrays beside it; a value under the name of a variable is saved in place of the present one.
+    """
+
+    state: Mapping[str, Any]
+    values: WorkerValues = field(default_factory=WorkerValues)
+
+
 class Component:
     """One kind of state of a fit.
 
@@ -93,13 +106,13 @@ _FIELDS = (
 """The order in which a part list has the fields of a worker's state; others come after them."""
 
 
-def captured(components: Sequence[Component], phase: str) -> tuple[dict[str, Any], WorkerValues]:
-    """Returns what components return, and the arrays beside it."""
-    values, state = WorkerValues(), {}
+def captured(components: Sequence[Component], phase: str) -> Content:
+    values = WorkerValues()
+    state: dict[str, Any] = {}
     for component in components:
         state.update(component.capture(phase, values))
     known = {name: state.pop(name) for name in _FIELDS if name in state}
-    return {**known, **state}, values
+    return Content({**known, **state}, values)
 
 
 _LEAST = -(2**31)  # A count may be below 0 where Keras has counted ahead.

@@ -23,14 +23,14 @@ from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.writer import WorkerShare
 from keras_preempt.report import progress
 from keras_preempt.report.events import EventLog
-from keras_preempt.training.save.save_content import Prepared
-from keras_preempt.training.save.saver import Saver
+from keras_preempt.training.save.saver import Prepared, Saver
 from keras_preempt.training.save.tidier import Tidier
 from tests import fits
 from tests.checkpoint.builders import new_store, shares_of, values_of
 from tests.checkpoint.campaign_store import MemoryStore
 from tests.cluster.bucket import URL, bucket_of_this_process
 from tests.cluster.small_fit import await_, contents, fit
+from tests.training.test_saves import worker_of
 
 
 def prepared(round: int) -> Prepared:
@@ -56,7 +56,7 @@ def finished(round: int) -> Prepared:
 def saver(store: Store, retention: Retention) -> Saver:
     assert incarnations.claim(store, {}) == 1
     model: Any = None  # only what is prepared here is written
-    return Saver(store, model, 0, 1, 1, Tidier(store, retention, 1), EventLog(0))
+    return Saver(store, model, 1, Tidier(store, retention, 1), EventLog(0))
 
 
 def test_superseded_checkpoints_are_removed_and_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -197,7 +197,8 @@ def claimed(tmp_path: Path) -> LocalStore:
 def saver_of(store: Store, member: int, **options: Any) -> Saver:
     """That of one of two workers."""
     model: Any = None
-    return Saver(store, model, member, 2, 1, Tidier(store, Retention(2), 1), EventLog(member), **options)
+    tidier = Tidier(store, Retention(2), 1)
+    return Saver(store, model, 1, tidier, EventLog(member), worker_of(member, 2), **options)
 
 
 @pytest.fixture(params=["directory", "bucket"])

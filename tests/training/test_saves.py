@@ -30,10 +30,10 @@ from keras_preempt.checkpoint.values import Box, Piece, Value
 from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.report import progress
 from keras_preempt.report.events import EventLog
+from keras_preempt.state.component import Content
 from keras_preempt.training.save import saver as saver_module
 from keras_preempt.training.save.pace import Pace
-from keras_preempt.training.save.save_content import Content, Saved
-from keras_preempt.training.save.saver import Saver
+from keras_preempt.training.save.saver import Saved, Saver
 from keras_preempt.training.save.saves import BackgroundSave, Saves
 from keras_preempt.training.save.schedule import Interval, schedule_of
 from keras_preempt.training.save.tidier import Tidier
@@ -84,6 +84,11 @@ def session_of(content: Content | None) -> Any:
 NOTHING = Content({})
 
 
+def worker_of(member: int, members: int) -> Any:
+    """The coordinator of one of several workers, none of which is known to be gone."""
+    return SimpleNamespace(member=member, members=members, gone=frozenset)
+
+
 def save(
     store: LocalStore,
     plan: Plan,
@@ -97,9 +102,9 @@ def save(
     peers: Any = SimpleNamespace(gone=frozenset(gone), watched=contextlib.nullcontext)
 
     def worker(member: int) -> Callable[[], Saved]:
-        saver = Saver(
-            store, model, member, MEMBERS, 1, Tidier(store, Retention(9), 1), EventLog(member), peers=peers
-        )
+        tidier = Tidier(store, Retention(9), 1)
+        saver = Saver(store, model, 1, tidier, EventLog(member), worker_of(member, MEMBERS))
+        saver.peers = peers
         saves = Saves(session_of(content), saver, schedule_of(None), MEMBERS, Pace())
         return lambda: saves.at_once(plan, HERE)
 
@@ -228,11 +233,10 @@ class Late:
         saver = Saver(
             self.store,
             model,
-            0,
-            2,
             1,
             Tidier(self.store, Retention(9), 1),
             EventLog(0),
+            worker_of(0, 2),
             patience=self._patience,
         )
         self.saves = Saves(session_of(NOTHING), saver, schedule_of(None), 2, self.pace)

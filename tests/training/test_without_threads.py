@@ -75,7 +75,7 @@ def test_where_there_is_no_memory_for_a_copy_training_waits(
 def test_a_save_for_which_there_is_no_memory_at_all_fails_and_training_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fetch = Saver._values
+    fetch = Saver.prepare
     failing = [True, True]
 
     def fetch_later(self: Saver, *arguments: Any, **options: Any) -> Any:
@@ -85,7 +85,7 @@ def test_a_save_for_which_there_is_no_memory_at_all_fails_and_training_goes_on(
         return fetch(self, *arguments, **options)
 
     expected = train(tmp_path / "with", lambda: None)
-    steps = train(tmp_path / "without", lambda: monkeypatch.setattr(Saver, "_values", fetch_later))
+    steps = train(tmp_path / "without", lambda: monkeypatch.setattr(Saver, "prepare", fetch_later))
     assert "The checkpoint at step 4 was NOT saved: MemoryError: Unable to allocate" in caplog.text
     assert steps == [step for step in expected if step != 4]
 

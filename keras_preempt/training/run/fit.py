@@ -29,7 +29,7 @@ from keras_preempt.training.run import several_fits
 from keras_preempt.training.run.hook import Hook
 from keras_preempt.training.run.participant import Participant
 from keras_preempt.training.save.resuming import ResumedFrom
-from keras_preempt.training.save.save_content import Saved
+from keras_preempt.training.save.saver import Saved
 from keras_preempt.training.save.saves import Saves
 from keras_preempt.training.save.session import Session
 

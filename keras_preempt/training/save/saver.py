@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from functools import partial
 
-from keras_preempt.agreement.coordinator import LocalCoordinator
+from keras_preempt.agreement.coordinator import Coordinator, LocalCoordinator
 from keras_preempt.agreement.messages import Kind, Plan, Position
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.attempt import Attempt
@@ -22,12 +23,11 @@ from keras_preempt.checkpoint.errors import (
 from keras_preempt.checkpoint.layout import attempt_name, part_file
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
 from keras_preempt.checkpoint.values import Value, size_of
-from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.checkpoint.writer import WorkerShare, discard, write_part
 from keras_preempt.report.events import EventLog
 from keras_preempt.report.progress import transfer
+from keras_preempt.state.component import Content
 from keras_preempt.state.model import ModelState
-from keras_preempt.training.save.save_content import Content, Prepared, Saved
 from keras_preempt.training.save.tidier import Tidier
 from keras_preempt.training.save.waiting import Peers, Wait, tell_not_saved, tried_again
 
@@ -47,52 +47,116 @@ _LEAVES = frozenset({Kind.PREEMPTED.value, Kind.DEADLINE.value, Kind.INTERRUPTED
 """Kinds of saves after which nobody tidies up: a machine goes, or a user waits."""
 
 
+@dataclass(frozen=True)
+class Saved:
+    """The outcome of a save.
+
+    Attributes:
+        name: The folder of the committed checkpoint; None if there is none.
+        seconds: How long the save took this worker.
+        missing: Workers whose local part is missing.
+        uncertain: Whether it may be committed nevertheless: the storage has not answered, and may still carry it out.
+        late: Writers because of which the save failed: they are gone, or too slow.
+        cut: Whether it failed only because this worker has no time to wait longer: its machine goes soon.
+    """
+
+    name: str | None
+    seconds: float
+    missing: tuple[int, ...] = ()
+    uncertain: bool = False
+    late: tuple[int, ...] = ()
+    cut: bool = False
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What one worker writes of a checkpoint, on the host.
+
+    Attributes:
+        attempt: The checkpoint.
+        share: What this worker writes.
+        began_at: When training stopped for this save, in seconds since 1970; None if it did not.
+        ready_at: When everything was on the host.
+        background: Whether training went on then.
+    """
+
+    attempt: Attempt
+    share: WorkerShare
+    began_at: float | None = None
+    ready_at: float | None = None
+    background: bool = False
+
+    @property
+    def times(self) -> dict[str, object]:
+        """What it has cost training, for the events."""
+        return {"began_at": self.began_at, "ready_at": self.ready_at, "background": self.background}
+
+
+@dataclass
+class _Write:
+    """A save while it is written; see `Saver.write`."""
+
+    save: Prepared
+    cancelled: Callable[[], bool]
+    shown: Shown
+    wait: Wait
+    on_written: Callable[[float], None]
+    began: float = field(default_factory=time.monotonic)
+    written: float | None = None  # When this worker's part was written.
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    def check(self) -> None:
+        if self.cancelled():
+            raise SaveCancelled(
+                f"The save of {self.save.attempt.directory} was given up: another one cannot wait, or a worker has "
+                "failed."
+            )
+
+
 class Saver:
     """Writes the checkpoints of one fit.
 
     Args:
         store: The run's directory.
         model_state: The variables.
-        member: The index of this process.
-        members: How many processes take part.
         incarnation: The number of this start.
         tidier: Removes what a save makes superfluous.
         events: Where to write what happened.
-        on_commit: Called with the step of each checkpoint, and with the seconds from when training stopped for it.
-        peers: Knows which workers are gone; None where there are no others.
+        coordinator: Numbers the workers, and knows which of them are gone.
         patience: Returns the seconds from now for which a save may wait for other workers at most, so that this one can
             still write everything by itself before its machine goes; None if that time is not known. Asked again and
             again while a save waits, since a notice may come meanwhile.
 
     Attributes:
-        member: The index of this process.
+        on_commit: Called as on_commit(step, seconds_training_was_stopped).
         fenced: Says that a newer start of the job has the directory; None as far as this one knows.
+        peers: Which workers are gone.
     """
 
     def __init__(
         self,
         store: Store,
         model_state: ModelState,
-        member: int,
-        members: int,
         incarnation: int,
         tidier: Tidier,
         events: EventLog,
-        on_commit: Callable[[int, float], None] = lambda step, seconds: None,
-        peers: Peers | None = None,
+        coordinator: Coordinator | None = None,
         patience: Callable[[], float | None] = lambda: None,
     ) -> None:
+        coordinator = coordinator or LocalCoordinator()
+        self.member, self._members = coordinator.member, coordinator.members
         self._store = store
         self._model = model_state
-        self.member = member
-        self._members = members
         self._count = 0
         self._incarnation = incarnation
         self._tidier = tidier
         self._events = events
-        self._on_commit = on_commit
-        self._peers = peers or Peers(LocalCoordinator())
         self._patience = patience
+        self.peers = Peers(coordinator)
+        self.on_commit: Callable[[int, float], None] = lambda step, seconds: None
         self.fenced: Fenced | None = None
 
     def prepare(
@@ -107,7 +171,8 @@ class Saver:
     ) -> Prepared:
         """Fetches what this worker has to write, and nothing else.
 
-        Every worker makes the same saves at the same boundaries, so that their number names them.
+        Every worker makes the same saves at the same boundaries, so that their number names them. What has failed has
+        taken no number: it can be tried again, or left out with `skip`.
 
         Args:
             plan: Which workers write what.
@@ -115,14 +180,15 @@ class Saver:
             content: What to write beside the variables.
             copy: Whether training goes on before `write` is through.
             began_at: When training stopped for this save, in seconds since 1970.
-            gone: Workers that have turned out to be gone, so that other holders write their pieces of sharded tensors.
+            gone: Workers that have turned out to be gone, so that other holders write their pieces of divided values.
 
         Raises:
             PiecesLost: Only such workers held some of the model.
             MemoryError: There is none for the values.
-
-        What has failed has taken no number: it can be tried again, or left out with `skip`.
         """
+        values = self._model.values()
+        known = {value.name for value in values}
+        more = {name: array for name, array in content.values.whole.items() if name not in known}
         attempt = Attempt(
             step=position.step or 0,
             name=attempt_name(self._incarnation, self._count),
@@ -134,7 +200,7 @@ class Saver:
             finished=position.phase == "end",
             reason=f"called by {plan.kind.value}",
             versions=backend().versions(),
-            values=self._values(content.values),
+            values=values + [Value(name, array.dtype.name, array.shape) for name, array in more.items()],
             lost=frozenset(gone),
         )
         # Only this worker's share is fetched from the device.
@@ -171,100 +237,77 @@ class Saver:
             on_written: Called with the seconds that it took to write this worker's part, before others are waited for.
             alone: Whether to wait for nobody: the time for that is used up.
         """
-        began = time.monotonic()
-        written: float | None = None  # When this worker's part was written.
+        attempt, directory = save.attempt, save.attempt.directory
         wait = Wait((lambda: 0.0) if alone else self._patience, awaited)
-        attempt, step, directory = save.attempt, save.attempt.step, save.attempt.directory
-
-        def check() -> None:
-            if cancelled():
-                raise SaveCancelled(
-                    f"The save of {directory} was given up: another one cannot wait, or a worker has failed."
-                )
-
-        def emit(event: str, **more: object) -> None:
-            self._events.emit(event, attempt=attempt.name, step=step, **more)
-
-        def make(tries: int) -> tuple[tuple[int, ...], bool]:
-            nonlocal written
-            check()
-            check_fence(self._store, self._incarnation)
-            self.fenced = None  # A start that was refused has withdrawn its claim.
-            missing = self._made_by_others(attempt, tries)
-            if missing is not None:
-                return missing, self.member == attempt.writers[0]
-            if written is None:
-                # What failed last may have come after the part list, which others have read by now.
-                listed = tries > 0 and part_file(self.member) in self._store.children(directory)
-                if tries and not listed:
-                    discard(self._store, directory, self.member)
-                if not listed:
-                    bar = shown or (silent if save.background else transfer)
-                    write_part(self._store, directory, self.member, save.share, before_file=check, shown=bar)
-                written = time.monotonic()
-                emit("save", seconds=written - began, **save.times)
-                on_written(written - began)
-                wait.begin()
-            with self._peers.watched():
-                return self._commit(attempt, check, wait)
-
+        bar = shown or (silent if save.background else transfer)
+        write = _Write(save, cancelled, bar, wait, on_written)
         known = self.fenced
         self._tidier.changed(directory)
         try:
-            missing, tidies = tried_again(make, self._patience)
+            missing, tidies = tried_again(partial(self._make, write), self._patience)
         except SaveCancelled as error:
             logger.info("%s", error)
             self._discard(directory)
-            return Saved(None, time.monotonic() - began)
+            return Saved(None, write.seconds)
         except WriteUncertain as error:
-            emit("error", reason=f"not known whether saved: {error}", **save.times)
-            logger.error("It is NOT KNOWN whether the checkpoint at step %d was saved: %s", step, error)
-            return Saved(None, time.monotonic() - began, uncertain=True)
+            self._emit("error", attempt, reason=f"not known whether saved: {error}", **save.times)
+            logger.error(
+                "It is NOT KNOWN whether the checkpoint at step %d was saved: %s", attempt.step, error
+            )
+            return Saved(None, write.seconds, uncertain=True)
         except Exception as error:  # Whatever fails, training goes on, or ends with its own status.
             if isinstance(error, Fenced):
                 self.fenced = error.with_traceback(None)  # Which would keep the values of the save.
             if not (known and isinstance(error, Fenced)):  # Else the user knows already, and why.
-                emit("error", reason=f"not saved: {error}", **save.times)
-                tell_not_saved(step, error)
+                self._emit("error", attempt, reason=f"not saved: {error}", **save.times)
+                tell_not_saved(attempt.step, error)
             self._discard(directory)
             late = error.late if isinstance(error, PartsMissing) else ()
-            cut = bool(late) and wait.over() and self._peers.gone.isdisjoint(late)
-            return Saved(None, time.monotonic() - began, late=late, cut=cut)
-        seconds = time.monotonic() - began
-        emit("commit", seconds=time.monotonic() - (written or began), missing=list(missing))
-        self._on_commit(step, seconds if save.began_at is None else time.time() - save.began_at)
+            cut = bool(late) and wait.over() and self.peers.gone.isdisjoint(late)
+            return Saved(None, write.seconds, late=late, cut=cut)
+        seconds = write.seconds
+        committing = time.monotonic() - (write.written or write.began)
+        self._emit("commit", attempt, seconds=committing, missing=list(missing))
+        self.on_commit(attempt.step, seconds if save.began_at is None else time.time() - save.began_at)
         if tidies:
-            self._tidy_after(attempt)
+            self._tidier.changed(directory)  # Once more: it may have been looked into while it was written.
+            if attempt.finished:
+                self._tidier.now()
+            elif not attempt.doomed and attempt.kind not in _LEAVES:
+                self._tidier.soon()  # Whoever is about to leave has no time for it; the next start does it.
         return Saved(directory, seconds, missing)
 
-    def _discard(self, directory: str) -> None:
-        try:
-            discard(self._store, directory, self.member)
-        except (CheckpointError, OSError) as error:
-            logger.info("What was written of %s stays until the next start: %s", directory, error)
+    def _make(self, write: _Write, tries: int) -> tuple[tuple[int, ...], bool]:
+        """Returns which parts the checkpoint lacks, and whether this worker is the one that tidies up."""
+        save, attempt, directory = write.save, write.save.attempt, write.save.attempt.directory
+        write.check()
+        check_fence(self._store, self._incarnation)
+        self.fenced = None  # A start that was refused has withdrawn its claim.
+        if attempt.lost or tries:  # Others may have committed it, and taken this worker for gone.
+            manifest = wait_for_commit(self._store, directory, timeout=0.0)
+            if manifest is not None:
+                return manifest.missing, self.member == attempt.writers[0]
+        if write.written is None:
+            # What failed last may have come after the part list, which others have read by now.
+            listed = tries > 0 and part_file(self.member) in self._store.children(directory)
+            if tries and not listed:
+                discard(self._store, directory, self.member)
+            if not listed:
+                write_part(self._store, directory, self.member, save.share, write.check, write.shown)
+            write.written = time.monotonic()
+            self._emit("save", attempt, seconds=write.written - write.began, **save.times)
+            write.on_written(write.written - write.began)
+            write.wait.begin()
+        with self.peers.watched():
+            return self._commit(write)
 
-    def _values(self, beside: WorkerValues) -> list[Value]:
-        """Returns what the writers store together, in the same order on every worker."""
-        values = self._model.values()
-        known = {value.name for value in values}
-        more = {name: array for name, array in beside.whole.items() if name not in known}
-        return values + [Value(name, array.dtype.name, array.shape) for name, array in more.items()]
-
-    def _made_by_others(self, attempt: Attempt, tries: int) -> tuple[int, ...] | None:
-        """Which parts a save lacks that others have committed already, taking this worker for gone; else None."""
-        look = attempt.lost or tries
-        manifest = wait_for_commit(self._store, attempt.directory, timeout=0.0) if look else None
-        return None if manifest is None else manifest.missing
-
-    def _commit(
-        self, attempt: Attempt, check: Callable[[], None], wait: Wait
-    ) -> tuple[tuple[int, ...], bool]:
-        """Returns which parts the checkpoint lacks, and whether this worker has committed it."""
+    def _commit(self, write: _Write) -> tuple[tuple[int, ...], bool]:
+        attempt, wait = write.save.attempt, write.wait
         patience = COMMIT_PATIENCE + max(map(size_of, attempt.boxes.values())) / SLOWEST_WRITE
         everyone = frozenset(range(self._members))
 
         def pause(seconds: float) -> None:
-            check()
+            write.check()
             # Other machines' files cannot be waited for, only looked for.
             time.sleep(min(seconds, wait.left()))
 
@@ -287,28 +330,28 @@ class Saver:
             Patience(
                 patience,
                 min(DOOMED_TIMEOUT, patience),
-                gone=lambda: everyone if wait.over() else self._peers.gone,
+                gone=lambda: everyone if wait.over() else self.peers.gone,
                 wait=pause,
             ),
         )
         return manifest.missing, True
 
-    def _tidy_after(self, attempt: Attempt) -> None:
-        self._tidier.changed(
-            attempt.directory
-        )  # Once more: it may have been looked into while it was written.
-        if attempt.finished:
-            self._tidier.now()
-        elif not attempt.doomed and attempt.kind not in _LEAVES:
-            self._tidier.soon()  # Whoever is about to leave has no time for it; the next start does it.
-
     def _lacks_a_writer(self, attempt: Attempt) -> bool:
         """Whether the save has failed with a worker that is gone: the committer, or a writer without a part.
 
-        One under notice counts as a writer if it has to write pieces of sharded tensors.
+        One under notice counts as a writer if it has to write pieces of divided values.
         """
-        gone = self._peers.gone.intersection({*attempt.writers, *attempt.holders})
+        gone = self.peers.gone.intersection({*attempt.writers, *attempt.holders})
         if not gone:
             return False
         names = self._store.children(attempt.directory)
         return attempt.writers[0] in gone or any(part_file(member) not in names for member in gone)
+
+    def _emit(self, event: str, attempt: Attempt, **more: object) -> None:
+        self._events.emit(event, attempt=attempt.name, step=attempt.step, **more)
+
+    def _discard(self, directory: str) -> None:
+        try:
+            discard(self._store, directory, self.member)
+        except (CheckpointError, OSError) as error:
+            logger.info("What was written of %s stays until the next start: %s", directory, error)

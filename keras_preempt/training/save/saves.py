@@ -15,9 +15,9 @@ from keras_preempt.checkpoint.layout import step_of
 from keras_preempt.process.threads import started
 from keras_preempt.process.words import counted, numbered
 from keras_preempt.report.progress import InBackground
+from keras_preempt.state.component import Content
 from keras_preempt.training.save.pace import Pace
-from keras_preempt.training.save.save_content import Content, Saved
-from keras_preempt.training.save.saver import Saver
+from keras_preempt.training.save.saver import Saved, Saver
 from keras_preempt.training.save.schedule import NEVER, Schedule
 from keras_preempt.training.save.session import Session
 from keras_preempt.training.save.waiting import tell_not_saved

@@ -24,7 +24,7 @@ from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.report.events import EventLog
 from keras_preempt.state import inputs, py_dataset, step_logs
 from keras_preempt.state.callbacks import CallbackStates
-from keras_preempt.state.component import Component, RestoreMoment, StoredState, captured
+from keras_preempt.state.component import Component, Content, RestoreMoment, StoredState, captured
 from keras_preempt.state.handover import unclaimed
 from keras_preempt.state.input_exactness import input_exactness, shown_by_epoch
 from keras_preempt.state.input_size import StateLimit
@@ -45,7 +45,6 @@ from keras_preempt.training.save.promise import (
     tell,
 )
 from keras_preempt.training.save.resuming import Restored, Start
-from keras_preempt.training.save.save_content import Content
 from keras_preempt.training.save.snapshots import SnapshotTaker
 from keras_preempt.training.save.step_count import StepCount
 
@@ -202,9 +201,9 @@ class Session:
         self._check_handed_over()
         self._complete()
         components = [each for each in self._components if each.before_validation]
-        state, values = captured(components, "validation")
+        content = captured(components, "validation")
         variables = self._validations.before()
-        self._before_validation = Content(state, variables.joined(values))
+        self._before_validation = Content(content.state, variables.joined(content.values))
 
     def validation_began(self) -> None:
         """The other callbacks have begun the validation: weights that one has changed would be saved as the weights."""
@@ -242,13 +241,11 @@ class Session:
         self._complete()
         self._input.locate(position.phase)
         if position.phase != "validation":
-            return Content(*captured(self._components, position.phase))
+            return captured(self._components, position.phase)
         assert self._before_validation is not None
         before = self._before_validation
-        state, values = captured(
-            [each for each in self._components if not each.before_validation], position.phase
-        )
-        return Content({**before.state, **state}, before.values.joined(values))
+        now = captured([each for each in self._components if not each.before_validation], position.phase)
+        return Content({**before.state, **now.state}, before.values.joined(now.values))
 
     def capture_variables(self) -> Mapping[str, Any]:
         """Returns the values of all variables, by name; of sharded ones the pieces that this worker holds."""

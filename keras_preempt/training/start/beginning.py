@@ -57,7 +57,6 @@ from keras_preempt.training.save.schedule import Interval, Schedule
 from keras_preempt.training.save.session import Session
 from keras_preempt.training.save.space import check_space
 from keras_preempt.training.save.tidier import Tidier
-from keras_preempt.training.save.waiting import Peers
 from keras_preempt.training.start import shared_files, side_by_side
 from keras_preempt.training.start.handshake import START_TIMEOUT, Handshake
 from keras_preempt.training.start.reading_ahead import reading_ahead
@@ -363,15 +362,13 @@ class _Beginning(Startup):
         saver = Saver(
             store,
             self.model_state,
-            here.member,
-            here.members,
             start.incarnation,
             tidier,
             participant.events,
-            points.saved,
-            Peers(participant.coordinator),
+            participant.coordinator,
             runtime.patience,
         )
+        saver.on_commit = points.saved
         saves = Saves(session, saver, self.options.schedule, here.members, runtime.pace)
         if here.member == 0 and start.incarnation > 1:
             restored = None if start.skipped else start.name
