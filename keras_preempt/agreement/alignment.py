@@ -97,26 +97,18 @@ class Decision(str, Enum):
     PASS = "pass"
     """Train on: the target is further ahead, or nothing came of the round."""
     ACT = "act"
-    """Carry the plan out here."""
+    """Carry out the plan here."""
 
 
 @dataclass(frozen=True)
 class Transition:
-    """One row of the table: in `source`, `event` leads to `target`.
-
-    Attributes:
-        source: The state before.
-        event: What happens.
-        target: The state after.
-        meaning: Why, for the documentation.
-        next_round: Whether this ends the round: its plan is dropped and the number goes up.
-    """
+    """One row of the table: in `source`, `event` leads to `target`."""
 
     source: State
     event: Trigger
     target: State
-    meaning: str
-    next_round: bool = False
+    meaning: str  # Why, for the documentation.
+    next_round: bool = False  # Whether this ends the round: its plan is dropped and the number goes up.
 
 
 TRANSITIONS: tuple[Transition, ...] = (
@@ -156,9 +148,9 @@ def transition(state: State, event: Trigger) -> Transition:
 
 
 def answer(member: int, entered: int, held: Position | None, doomed: bool) -> At:
-    """What `member` publishes after it has set attention.
+    """What `member` publishes after it has set attention; `held` says what boundary `entered` is, if it is held there.
 
-    `held` is what boundary `entered` is, if the main thread stands there until it is let go; both are read together.
+    Both are read together.
     """
     return At(member, entered if held else entered + 1, held, doomed)
 
@@ -194,7 +186,7 @@ def make_plan(call: Call, answers: Sequence[At], members: Sequence[int]) -> Plan
 
 
 def abort_plan(call: Call, why: str) -> Plan:
-    """The plan of a round that nothing comes of; inserted by whoever stops waiting first."""
+    """The plan of a failed round; inserted by whoever stops waiting first."""
     return Plan(0, call.kind, (), (), why or "no reason given")
 
 

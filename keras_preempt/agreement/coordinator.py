@@ -23,28 +23,19 @@ class CoordinationLost(RuntimeError):
 
 
 class Coordinator(Protocol):
-    """Write-once keys, shared by the members of one job.
+    """Write-once keys, shared by the members of one job."""
 
-    Attributes:
-        member: The index of this process, from 0.
-        members: How many processes take part.
-    """
-
-    member: int
-    members: int
+    member: int  # The index of this process, from 0.
+    members: int  # How many processes take part.
 
     def put_if_absent(self, key: str, value: str) -> bool:
-        """Inserts `key`, and returns whether it was absent: the first insert wins.
-
-        Raises CoordinationLost if the service cannot be reached, as do the other methods.
-        """
+        """Inserts `key`, and returns whether it was absent. All methods raise CoordinationLost without a service."""
         ...
 
     def wait_for(self, key: str, timeout: float | None) -> str:
         """Blocks until `key` is there, and returns its value; raises CoordinationTimeout after `timeout` seconds.
 
-        None waits until the key appears or the service fails; only for a thread that is woken at the end by inserting
-        the key.
+        None waits without a limit: only for a thread that is woken at the end by inserting the key.
         """
         ...
 
@@ -53,18 +44,18 @@ class Coordinator(Protocol):
         ...
 
     def gone(self) -> frozenset[int]:
-        """The members of which the service itself says that they are gone.
+        """The members that are gone, as the service says.
 
-        This sends a request; make it only while waiting for something. It can hang for as long as the member that hosts
-        the service does.
+        This sends a request, which can hang for as long as the member that hosts the service does. Make it only while
+        waiting for something.
         """
         return frozenset()
 
     def report_error(self, message: str, code: int = ABORTED) -> None:
         """Makes the other members' collectives fail with `message` instead of waiting for this one.
 
-        They cannot train any more after that; the keys can still be used. `code` is one of TensorFlow's error codes,
-        which decides the type of their errors. Raises CoordinationLost if the service cannot be reached.
+        They cannot train any more after that; the keys can still be used. `code`, one of TensorFlow's error codes,
+        decides the type of their errors.
         """
 
 

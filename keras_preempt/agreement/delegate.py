@@ -39,19 +39,16 @@ LEADER_WAIT = 5.0
 
 
 class MainThread(Protocol):
-    """What a fit shares with its watcher; the attributes without a lock, see `alignment`.
-
-    Attributes:
-        entered: Boundaries entered since the fit began. The main thread adds one at each, BEFORE it reads
-            `attention`.
-        attention: Whether a boundary has to look closer. The watcher sets it BEFORE it reads `entered`. Other threads
-            may set it but must not clear it: the watcher may have set it a moment ago.
-        every_boundary: Whether to look closer at every boundary, whatever happens.
-    """
+    """What a fit shares with its watcher; the attributes without a lock, see `alignment`."""
 
     entered: int
+    """Boundaries entered since the fit began. The main thread adds one at each, BEFORE it reads `attention`."""
+
     attention: bool
-    every_boundary: bool
+    """Whether a boundary has to look closer. The watcher sets it BEFORE it reads `entered`. Other threads may set it
+    but must not clear it: the watcher may have set it a moment ago."""
+
+    every_boundary: bool  # Whether to look closer at every boundary, whatever happens.
 
     def reserve(self) -> float:
         """Seconds before a deadline by which the last round has to be called."""
@@ -61,20 +58,10 @@ class MainThread(Protocol):
 
 
 class Delegate:
-    """Takes part in the rounds of one fit.
+    """Takes part in the rounds of one fit: number `fit` in this process, the same on every worker.
 
-    Args:
-        main: The fit.
-        coordinator: How the workers talk to each other.
-        fit: The number of this fit in this process; the same on every worker.
-        grace: See `grace.Standing`.
-        tell: Writes an event.
-        clock: Returns monotonic seconds.
-
-    Attributes:
-        member: What this worker decides by.
-        changed: Guards all that the threads share, except what `MainThread` has; notified whenever that changes.
-        fatal: Set once no agreement is possible any more: why.
+    `tell` writes an event. `changed` guards all that the threads share, except what `MainThread` has, and is notified
+    whenever that changes. `fatal` says why no agreement is possible any more.
     """
 
     def __init__(
@@ -99,12 +86,12 @@ class Delegate:
         self._watcher = threading.Thread(target=self._watch, name="keras_preempt-watcher", daemon=True)
 
     def start(self) -> None:
-        """Starts to take part in rounds. Notices that came before are acted on now."""
+        """Takes part in rounds from now on. Notices that came before are acted on now."""
         self.ask(self.member.start)
         self._watcher.start()
 
     def ask(self, step: Callable[[float, float], CallRequest | None]) -> CallRequest | None:
-        """Lets the member take a step, a method of it, and tells the others what it asks for; returns that."""
+        """Has the member take a step (one of its methods), and sends and returns the call that it asks for."""
         with self.changed:
             request = step(self._clock(), self._main.reserve())
             self.update()
@@ -144,10 +131,9 @@ class Delegate:
     # -- The main thread ----------------------------------------------------------------------------
 
     def hold(self, position: Position) -> Plan | None:
-        """Holds the main thread at a boundary until it is known what to do there.
+        """Holds the main thread at a boundary; returns the plan if this is where to act on it, None to train on.
 
-        Returns the plan, if this is where to act on it; None to train on. Raises ProtocolError if the fit has passed
-        the boundary that was agreed on.
+        Raises ProtocolError if the fit has passed the boundary that was agreed on.
         """
         # The watcher bounds every wait of a round; this bound only guards against a watcher that died.
         limit = self._clock() + 4 * ALIGNMENT_TIMEOUT
@@ -181,7 +167,7 @@ class Delegate:
     def leave(self, seconds: float | None) -> None:
         """The fit is over for this worker. The coordination leader leaves last, after at most 5 s.
 
-        `seconds` are left until this machine goes; None if nobody has said.
+        `seconds` are left until this machine goes; None if that is not known.
         """
         with self.changed:
             self.member.leave()
@@ -203,8 +189,7 @@ class Delegate:
     def close(self, why: str) -> None:
         """Ends the watcher, whatever state the fit is in. Can be called twice.
 
-        A watcher that still waits for a call is woken by the message that this member takes part no more; that is
-        how the other members learn of it.
+        If it still waits for a call, the message that this member has left wakes it, and tells the other members.
         """
         with self.changed:
             request = self.member.close(why)
@@ -212,9 +197,9 @@ class Delegate:
             self._garbage.hold_off(held=False)
             self.changed.notify_all()
         if self._watcher.is_alive():
-            # Where a call stands in this round the watcher is not waiting for one, and this does nothing.
+            # Does nothing if there is a call in this round: then the watcher does not wait for one.
             told = self._put(request)
-            # Every wait of the watcher ends by then; but for one that only the call ends, which nobody has taken.
+            # Every wait of the watcher ends by then, except that for a call if the service has not taken ours.
             self._watcher.join(timeout=2 * ALIGNMENT_TIMEOUT + 10 if told else 1)
 
     # -- The watcher --------------------------------------------------------------------------------
@@ -273,13 +258,12 @@ class Delegate:
                 self.changed.wait()
             again = self.member.open and self.member.state is State.LISTENING
         if again and number > 0 and plan.writers[0] == self.member.index:
-            self._coordinator.delete(
-                self._key(number - 1)
-            )  # All have answered in this one, so all have left that.
+            # All have answered in this round, so all have left the one before.
+            self._coordinator.delete(self._key(number - 1))
         return again
 
     def _publish_plan(self, number: int, call: Call) -> None:
-        """Gathers every answer and puts the plan; an aborted one if a member does not answer."""
+        """Gathers every answer and inserts the plan; an aborted one if a member does not answer."""
         members = range(self._coordinator.members)
         limit = self._clock() + ALIGNMENT_TIMEOUT
         answers: list[At] = []
@@ -293,7 +277,7 @@ class Delegate:
         self._coordinator.put_if_absent(self._key(number, "plan"), plan.encode())
 
     def _wait_for_plan(self, number: int, call: Call) -> Plan:
-        """Waits for the plan; aborts the round if none comes. CoordinationTimeout: not even that gets through."""
+        """Aborts the round if no plan comes; raises CoordinationTimeout if not even that gets through."""
         try:
             text = self._coordinator.wait_for(self._key(number, "plan"), ALIGNMENT_TIMEOUT + PLAN_MARGIN)
         except CoordinationTimeout:
@@ -309,10 +293,10 @@ class Delegate:
     # -- Shared -------------------------------------------------------------------------------------
 
     def update(self) -> None:
-        """Follows a change of the member; with the lock held, and the only place that clears `attention`."""
+        """Follows a change of the member, with the lock held. Only this clears `attention`."""
         self._main.attention = self.member.attention or self._main.every_boundary
         if self.member.awaits_call:
-            # A signal handler may have run between these two: it announces the notice first, then sets `attention`.
+            # A signal handler may have run since: it announces the notice first, then sets `attention`.
             self._main.attention = True
         self._garbage.hold_off(held=self.member.open and self.member.in_round)
         self.changed.notify_all()
@@ -332,7 +316,7 @@ class Delegate:
         self.changed.wait(max(0.0, (limit if until is None else min(limit, until)) - now))
 
     def _put(self, request: CallRequest | None) -> bool:
-        """Tells the others; returns whether the service has answered."""
+        """Sends a call; returns whether the service has answered."""
         stopped = self.member.stopped_asking
         if stopped and not self._stopped:
             logger.error("No agreement after %d rounds; this worker stops asking.", ROUNDS_PER_REASON)

@@ -48,23 +48,19 @@ class Notice:
 
 @dataclass(frozen=True)
 class Standing:
-    """The notices that were given to a worker and not withdrawn.
-
-    Attributes:
-        grace: Seconds between a notice and the end of this process, if the user says so; 0 to be gone at once
-            even where a notice gives more time. None: a notice that brings a deadline gives time until then,
-            and any other none.
-        notices: The notices, in the order in which their events were first heard of.
-    """
+    """The notices that were given to a worker and not withdrawn."""
 
     grace: float | None = None
-    notices: tuple[Notice, ...] = ()
+    """Seconds between a notice and the end of this process, if the user says so; 0 to be gone at once even where a
+    notice gives more time. None: a notice with a deadline gives time until then, and any other none."""
+
+    notices: tuple[Notice, ...] = ()  # In the order in which their events were first heard of.
 
     def __bool__(self) -> bool:
         return bool(self.notices)
 
     def add(self, notice: Notice) -> Standing:
-        """What stands with one notice more; it replaces an earlier one of the same event."""
+        """Returns these with one notice more; it replaces an earlier one of the same event."""
         for number, earlier in enumerate(self.notices):
             if _event(earlier) == _event(notice):
                 if notice.ends_at is None:
@@ -74,26 +70,26 @@ class Standing:
         return replace(self, notices=(*self.notices, notice))
 
     def withdraw(self, notice: Notice) -> Standing:
-        """What stands without the notice of that event."""
+        """Returns these without the notice of that event."""
         kept = tuple(each for each in self.notices if _event(each) != _event(notice))
         return replace(self, notices=kept)
 
     @property
     def first(self) -> Notice:
-        """The notice by which to be gone first; there must be one."""
+        """The notice with the earliest end; there must be one."""
         return min(self.notices, key=self._save_deadline)
 
     @property
     def save_deadline(self) -> float:
-        """When the last save must be over, by the earliest deadline that stands.
+        """When the last save must be over, by the earliest deadline; in the past where there is no time to train on.
 
-        The moment of the notice where there is no time to train on: that is in the past. There must be a notice.
+        There must be a notice.
         """
         return self._save_deadline(self.first)
 
     @property
     def ends_at(self) -> float | None:
-        """When the machine goes at the earliest; None if nobody has said."""
+        """When the machine goes at the earliest; None if that is not known."""
         known = [notice.ends_at for notice in self.notices if notice.ends_at is not None]
         if self.grace:
             known += [notice.heard_at + self.grace for notice in self.notices]
@@ -115,9 +111,9 @@ def reserve(
 ) -> float:
     """Seconds before a deadline by which the last round has to be called.
 
-    A save, until it is committed, and a step, from boundary to boundary, may each take twice as long as any that was
-    seen: the call can come right after such a step has begun. `alignment_seconds` is the time from a call to the end of
-    everyone's hold, without the steps. Raises ValueError for seconds that are negative or not finite.
+    A save, until it is committed, and a step may each take twice as long as any that was seen: the call can come right
+    after such a step has begun. `alignment_seconds` is the time from a call to the end of everyone's hold, without the
+    steps. Raises ValueError for seconds that are negative or not finite.
     """
     parts = (save_seconds, slowest_step_seconds, alignment_seconds, margin)
     if any(not math.isfinite(part) or part < 0 for part in parts):
@@ -128,8 +124,8 @@ def reserve(
 def has_room(deadline: float, now: float, reserve: float, margin: float = MARGIN) -> bool:
     """Whether there is time to save now, train on, and save again.
 
-    There is if what an end takes by measure fits three times: for the save now, for training that is worth that save,
-    and for the end; and the margin once. That is for what only the end has: a moment at which all must be over.
+    The measured duration of an end must fit three times: for the save now, for training that is worth that save, and
+    for the end. The margin must fit once, since only the end has a deadline.
     """
     return deadline - now > 3 * (reserve - margin) + margin
 
@@ -142,9 +138,9 @@ def too_late(deadline: float, now: float, save_seconds: float, step_seconds: flo
 def longest_wait(left: float, save_seconds: float) -> float:
     """How many seconds a worker under notice waits, in a save that begins now, for what the others have to write.
 
-    After that time it saves without them. They are then twice as slow as a save is at worst, and so dead rather than
-    busy: writing their share as well would only make them slower. And there is still time to write everything, at
-    worst twice as slowly as ever, before the machine goes, in `left` seconds.
+    After that it saves without them. They have then taken twice as long as the slowest save, and so are dead rather
+    than busy: if they were only busy, writing their share as well would slow them down. And there is still time to
+    write everything, at worst at half the speed ever seen, before the machine goes in `left` seconds.
     """
     need = 2 * save_seconds + MARGIN
     if left < need:  # There is no time to write everything: what the others still do is the only hope.

@@ -45,12 +45,7 @@ class Withdrawn(Enum):
 
 @dataclass(frozen=True)
 class CallRequest:
-    """What a worker has to say to the others: to be put under `call` of the round, unless something stands there.
-
-    Attributes:
-        round: The number of the round.
-        call: The call, or why this worker left.
-    """
+    """What a worker inserts under `call` of a round, unless that is taken: a call, or why this worker left."""
 
     round: int
     call: Call | Failure
@@ -58,52 +53,33 @@ class CallRequest:
 
 @dataclass
 class Member:
-    """One worker as alignment sees it.
-
-    Attributes:
-        index: The worker's index in the cluster.
-        standing: The notices against it.
-        round: Number of the round that it is in, from 0.
-        state: What it is doing in that round.
-        plan: The plan that stands in that round, once seen; never an aborted one.
-        open: Whether it takes part in rounds: from the start of the fit to its end.
-        held: The boundary at which its main thread stands until it is let go.
-        last: Whether its main thread is at the last boundary.
-        asked: At the last boundary, the round in which it has made sure that a call stands.
-        asks: How many rounds it has asked for there.
-        trains_on: Whether the notices that stand are served by a save, so that it counts down to the last one.
-        called: The round in which it has called for its notices last.
-        calls: In how many rounds it has called for them, since one of these calls was carried out.
-        expected: The round in which its own call is on its way, or a signal handler has announced a notice. The handler
-            takes no lock.
-        expected_at: Since when.
-        expected_after: How many boundaries the main thread had entered then, if it ran the signal handler.
-        interrupted: Whether its user has interrupted it.
-    """
+    """One worker as alignment sees it."""
 
     index: int
     standing: Standing = Standing()  # noqa: RUF009 (it is frozen)
-    round: int = 0
+    round: int = 0  # The one that it is in.
     state: State = State.LISTENING
-    plan: Plan | None = None
-    open: bool = False
-    held: Position | None = None
-    last: bool = False
-    asked: int = -1
-    asks: int = 0
-    trains_on: bool = False
-    called: int = -1
-    calls: int = 0
+    plan: Plan | None = None  # That of this round, once seen; never an aborted one.
+    open: bool = False  # Whether it takes part in rounds: from the start of the fit to its end.
+    held: Position | None = None  # The boundary at which its main thread stands until it is let go.
+    last: bool = False  # Whether its main thread is at the last boundary.
+    asked: int = -1  # At the last boundary: the round in which it has made sure that there is a call.
+    asks: int = 0  # How many rounds it has asked for there.
+    trains_on: bool = False  # A save has served its notices, so that it counts down to the last save.
+    called: int = -1  # The round in which it has called for its notices last.
+    calls: int = 0  # In how many rounds it has called for them, since one of these calls was carried out.
+    # The round in which its own call is on its way, or a signal handler, which takes no lock, has announced a notice;
+    # since when; and how many boundaries the main thread had entered then, if it ran the handler.
     expected: int = -1
     expected_at: float = 0.0
     expected_after: int = 0
-    interrupted: bool = False
+    interrupted: bool = False  # By its user.
 
     @property
     def attention(self) -> bool:
         """Whether the main thread has to look closer at every boundary.
 
-        During the countdown it has, since the reserve depends on the slowest step.
+        It has to during the countdown, since the reserve depends on the slowest step.
         """
         return self.in_round or self.trains_on
 
@@ -119,11 +95,11 @@ class Member:
 
     @property
     def stopped_asking(self) -> bool:
-        """Whether it has called too often in vain to call again."""
+        """Whether it has called too often without success to call again."""
         return self.calls > ROUNDS_PER_REASON
 
     def advance(self, event: Trigger, plan: Plan | None = None) -> None:
-        """Takes `event`, as the table has it, and with PLAN the plan that stands."""
+        """Takes `event`, as in the table, and with PLAN the plan of this round."""
         row = transition(self.state, event)
         self.state = row.target
         self.plan = None if row.next_round else plan or self.plan
@@ -140,7 +116,7 @@ class Member:
         """A signal handler announces a notice; returns whether the main thread is to hold at its next boundary.
 
         The only method that is called without the lock: it sets attributes that nobody else sets meanwhile. `entered`
-        are the boundaries entered, if the main thread is what calls this.
+        is the number of boundaries entered, if the main thread calls this.
         """
         if not self.open or self.trains_on:  # During the countdown a further notice need not end in a call.
             return False
@@ -166,7 +142,7 @@ class Member:
         return NoticeEffect.NEWS if news else NoticeEffect.KNOWN, request
 
     def withdraw(self, notice: Notice) -> Withdrawn:
-        """A source says that what it announced will not happen. A call that was made already stands."""
+        """A source takes back what it announced. A call that was made already stands."""
         before, self.standing = self.standing, self.standing.withdraw(notice)
         if self.standing == before:
             return Withdrawn.UNKNOWN
@@ -233,7 +209,7 @@ class Member:
         self.held = position
 
     def let_go(self, entered: int) -> Decision:
-        """What the held main thread does now; to be asked again whenever this member has changed.
+        """What the held main thread does now; asked again whenever this member has changed.
 
         Raises ProtocolError if the main thread is already beyond the target.
         """
@@ -256,7 +232,7 @@ class Member:
 
     @property
     def expected_until(self) -> float | None:
-        """Until when to wait for an announced notice; None if none is awaited, or it came and is being told."""
+        """Until when to wait for an announced notice; None if none is awaited, or it has come."""
         return self.expected_at + EXPECTED_WITHIN if self.awaits_call and self.called != self.round else None
 
     def expect_no_more(self, now: float) -> bool:
@@ -270,9 +246,8 @@ class Member:
     def finish(self) -> CallRequest | None:
         """The main thread is at the last boundary; None once training ends here without agreement.
 
-        A worker that has asked in enough rounds gives up. It says so where a call would stand, and what stands there
-        decides: if another worker's call came first, it holds for that one like anyone. So no plan counts on a worker
-        that has ended.
+        A worker that has asked in enough rounds gives up, by a message in place of a call. If another worker's call
+        came first, it holds for that one like any other. So no plan counts on a worker that has ended.
         """
         self.last = True
         if self.state is State.LOST or self.asked == self.round:
@@ -291,15 +266,15 @@ class Member:
         return self._call_to_save(Kind.REQUESTED, "a save was asked for")
 
     def _call_to_save(self, kind: Kind, reason: str) -> CallRequest | None:
-        """Calls for a save after which training continues, unless a round stands already."""
+        """Calls for a save after which training continues, unless a round is under way."""
         if not self.open or self.state is not State.LISTENING:
             return None
         return CallRequest(self.round, Call(self.index, kind, reason))
 
     def acted(self, now: float, reserve: float) -> CallRequest | None:
-        """The plan is carried out, and training continues, ready for the next round.
+        """The plan is carried out, and training continues.
 
-        A notice of which that plan knew is served: what is left to do for it is the last call.
+        A notice that the plan knew of is served: only the last call is left for it.
         """
         plan = self.plan
         if plan is None or outcome(plan, self.last) is not Trigger.ACTED:
@@ -317,18 +292,18 @@ class Member:
             self.advance(Trigger.FINISH if ends is Trigger.FINISH else Trigger.LEAVE)
 
     def close(self, why: str) -> CallRequest:
-        """Takes part no more; returns what the others, and its own watcher, have to hear."""
+        """Leaves; returns the message for the others and for its own watcher."""
         self.open = False
         return CallRequest(self.round, Failure(self.index, "", 0, why))
 
     # -- The watcher --------------------------------------------------------------------------------
 
     def hear(self, call: Call | Failure) -> None:
-        """Takes what stands under `call` in this round."""
+        """Takes the value of `call` in this round."""
         if not isinstance(call, Failure):
             self.advance(Trigger.CALL)  # Attention is on from here.
         elif self.open and call.member == self.index and self.state is State.LISTENING:
-            self.advance(Trigger.FINISH)  # It has given up, see `finish`, and nobody was before it.
+            self.advance(Trigger.FINISH)  # It has given up, see `finish`, and was the first in this round.
         elif self.open:
             self.lose()
 
@@ -342,7 +317,7 @@ class Member:
         return answer(self.index, entered, self.held, bool(self.standing))
 
     def take(self, plan: Plan, now: float, reserve: float) -> CallRequest | None:
-        """Takes the plan that stands in this round; if that is aborted, calls again if need be."""
+        """Takes the plan of this round; if that is aborted, calls again if need be."""
         if plan.abort is None:
             self.advance(Trigger.PLAN, plan)
             return None

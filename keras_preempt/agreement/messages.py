@@ -1,9 +1,8 @@
 """The messages by which the workers of a cluster agree on a boundary to stop at, or say that one of them has failed.
 
-Frozen values and their JSON form. Nothing here decides anything: the decisions are in `alignment.py` and `member.py`.
-A message travels as one value of an insert-once key, so it is complete or absent, never half there. What
-cannot be decoded is therefore no accident of the network: another program talks (a different version, or
-another job on the same keys). It is refused, with both sides named.
+The decisions are in `alignment.py` and `member.py`. A message is one value of an insert-once key, so it is complete or
+absent. If it cannot be decoded, another program has written it (a different version, or another job on the same keys),
+and the error says what was expected and what was received.
 """
 
 from __future__ import annotations
@@ -41,20 +40,14 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True)
 class Position:
-    """Where in the program a boundary is.
+    """Where in the program a boundary is."""
 
-    Attributes:
-        epoch: Zero-based epoch.
-        phase: Which kind of boundary, one of `PHASES`: before a train execution, in validation, at an epoch's
-            begin, at the end of training.
-        batch: Zero-based batch that comes next in this phase.
-        step: Train steps finished since the model was made, where known.
-    """
-
-    epoch: int
-    phase: str
-    batch: int
-    step: int | None = None
+    epoch: int  # From 0.
+    phase: (
+        str  # One of `PHASES`: before a train execution, in validation, as an epoch begins, after training.
+    )
+    batch: int  # The one that comes next in this phase, from 0.
+    step: int | None = None  # Train steps finished since the model was made, where known.
 
     def agrees_with(self, other: Position) -> bool:
         """Whether both describe the same place; a step that one side does not know is not compared."""
@@ -77,20 +70,14 @@ class _Message:
 
 @dataclass(frozen=True)
 class Call(_Message):
-    """The value of `call`: the reason for a round, from the member that was first with one.
+    """The value of `call`: the reason for a round, from the member that was first with one."""
 
-    Attributes:
-        member: Index of the caller.
-        kind: Why it calls.
-        reason: For people: the notice's text.
-        goes_on: There is time: save, then train on. The caller alone judges that, by its own
-            clock, so that members cannot come to different answers.
-    """
-
-    member: int
+    member: int  # Index of the caller.
     kind: Kind
-    reason: str = ""
+    reason: str = ""  # For people: the notice's text.
     goes_on: bool = False
+    """There is time to save and then train on. Only the caller judges that, by its own clock, so that members cannot
+    come to different answers."""
 
     @classmethod
     def decode(cls, text: str) -> Call:
@@ -107,19 +94,12 @@ class Call(_Message):
 
 @dataclass(frozen=True)
 class At(_Message):
-    """The value of `at/<member>`: the next boundary at which this member can stop.
-
-    Attributes:
-        member: Index of the member that answers.
-        boundary: That boundary's number, counted from 1 since fit began.
-        position: What the member takes that boundary to be, if its main thread is held there, else None.
-        doomed: Whether the member is under notice itself.
-    """
+    """The value of `at/<member>`: the next boundary at which this member can stop."""
 
     member: int
-    boundary: int
-    position: Position | None
-    doomed: bool
+    boundary: int  # Its number, counted from 1 since fit began.
+    position: Position | None  # What it is to this member, if its main thread is held there.
+    doomed: bool  # Whether the member is under notice itself.
 
     @classmethod
     def decode(cls, text: str) -> At:
@@ -146,23 +126,14 @@ class At(_Message):
 
 @dataclass(frozen=True)
 class Plan(_Message):
-    """The value of `plan`: what this round comes to, the same for everyone.
+    """The value of `plan`: the result of a round, the same for everyone."""
 
-    Attributes:
-        target: The boundary at which all act, counted from 1; 0 in an aborted plan.
-        kind: The kind of the call that it answers.
-        writers: Members that write the mirrored state, ascending.
-        doomed: Members under notice, ascending; they write only what they alone hold.
-        abort: Why nothing comes of this round, else None.
-        goes_on: Training continues after the save, into the next round.
-    """
-
-    target: int
-    kind: Kind
-    writers: tuple[int, ...]
-    doomed: tuple[int, ...]
-    abort: str | None = None
-    goes_on: bool = False
+    target: int  # The boundary at which all act, counted from 1; 0 in an aborted plan.
+    kind: Kind  # That of the call that it answers.
+    writers: tuple[int, ...]  # Members that write the mirrored state, ascending.
+    doomed: tuple[int, ...]  # Members under notice, ascending; they write only what they alone hold.
+    abort: str | None = None  # Why the round was aborted.
+    goes_on: bool = False  # Training continues after the save, into the next round.
 
     @classmethod
     def decode(cls, text: str) -> Plan:
@@ -186,23 +157,16 @@ _FAILED = "keras_preempt: a worker failed: "
 
 @dataclass(frozen=True)
 class Failure:
-    """Sent by a worker that failed or left, on any key.
-
-    Attributes:
-        member: Index of the worker.
-        type: The name of the exception's class, with its module unless it is a builtin or the backend's; "" where the
-            worker has left without one.
-        code: The backend's code of the error; 0 if it is not the backend's.
-        text: The exception's text, or why the worker has left.
-    """
+    """Sent by a worker that failed or left, on any key."""
 
     member: int
     type: str
-    code: int
-    text: str
+    """The exception's class, with its module unless it is a builtin or the backend's; "" without an exception."""
+    code: int  # The backend's code of the error; 0 if it is not the backend's.
+    text: str  # The exception's text, or why the worker has left.
 
     def encode(self) -> str:
-        """The message from which `decode` reads it; also found within a longer text."""
+        """The message that `decode` reads, also within a longer text."""
         return _FAILED + json.dumps(asdict(self))
 
     @classmethod
@@ -235,7 +199,7 @@ def key(fit: int, round: int, *rest: str | int) -> str:
 
 
 def _fields(message: str, text: str) -> Fields:
-    """The fields of a received message; all that is refused is a `ProtocolError` that names expected and received."""
+    """The fields of a received message; raises ProtocolError for what they refuse."""
 
     def refuse(expected: str, received: object) -> ProtocolError:
         value = received if isinstance(received, str) else repr(received)
