@@ -21,8 +21,8 @@ _TOKEN_LIFETIME = "X-aws-ec2-metadata-token-ttl-seconds"
 class AwsSpot(PollingSource):
     """Listens for the interruption of this Spot instance, which is never withdrawn.
 
-    A rebalance recommendation comes as one notice that is only a hint. The instance metadata service is asked in its
-    version 2: each question carries a token, asked for first, for `token_seconds` (1 to 21600).
+    A rebalance recommendation comes as one notice that is only a hint. Requests follow version 2 of the instance
+    metadata service: each carries a token that is valid for `token_seconds` (1 to 21600).
     """
 
     def __init__(
@@ -70,33 +70,27 @@ class AwsSpot(PollingSource):
 
     def _get(self, path: str) -> Answer | None:
         """The answer about what is below ``/latest/meta-data/``; None if there is nothing."""
-        answer = self._ask_with_token(path)
-        if answer.status == 401:
-            # The token has expired early: the clocks or the machine have jumped.
-            self._token = ""
-            answer = self._ask_with_token(path)
+        path, timeout = f"/latest/meta-data/{path}", self._answer_seconds
+        for _ in range(2):
+            if not self._token or time.monotonic() >= self._renew_at:
+                asked = time.monotonic()
+                lifetime = {_TOKEN_LIFETIME: str(self._token_seconds)}
+                answer = self._client.ask(_TOKEN_PATH, method="PUT", headers=lifetime, timeout=timeout)
+                answer.check_status()
+                token = answer.text()
+                if not (token.isascii() and token.isprintable() and 0 < len(token) <= 1024):
+                    raise answer.unexpected("a token", f"{len(answer.body)} bytes of something else")
+                self._token = token
+                self._renew_at = asked + 0.9 * self._token_seconds
+            headers = {"X-aws-ec2-metadata-token": self._token}
+            answer = self._client.ask(path, headers=headers, timeout=timeout)
+            if answer.status != 401:
+                break
+            self._token = ""  # It has expired early: the clocks or the machine have jumped.
         if answer.status == 404:
             return None
         answer.check_status()
         return answer
-
-    def _ask_with_token(self, path: str) -> Answer:
-        if not self._token or time.monotonic() >= self._renew_at:
-            asked = time.monotonic()
-            lifetime = {_TOKEN_LIFETIME: str(self._token_seconds)}
-            answer = self._client.ask(
-                _TOKEN_PATH, method="PUT", headers=lifetime, timeout=self._answer_seconds
-            )
-            answer.check_status()
-            token = answer.text()
-            if not (token.isascii() and token.isprintable() and 0 < len(token) <= 1024):
-                raise answer.unexpected("a token", f"{len(answer.body)} bytes of something else")
-            self._token = token
-            self._renew_at = asked + 0.9 * self._token_seconds
-        token_header = {"X-aws-ec2-metadata-token": self._token}
-        return self._client.ask(
-            f"/latest/meta-data/{path}", headers=token_header, timeout=self._answer_seconds
-        )
 
 
 def _instant(answer: Answer, name: str) -> float:
@@ -117,15 +111,16 @@ def _firmware(field: Callable[[str], str]) -> str | None:
     return version if "amazon" in version else None
 
 
-def _is_amazons(answer: Answer) -> bool:
-    return answer.status == 200 and _TOKEN_LIFETIME.lower() in answer.headers
-
-
 AWS = Cloud(
     "aws",
     variables=(environment.AWS_METADATA_ENDPOINT,),
     firmware=_firmware,
-    probe=Probe(_TOKEN_PATH, _is_amazons, {_TOKEN_LIFETIME: "60"}, method="PUT"),
+    probe=Probe(
+        _TOKEN_PATH,
+        lambda answer: answer.status == 200 and _TOKEN_LIFETIME.lower() in answer.headers,
+        {_TOKEN_LIFETIME: "60"},
+        method="PUT",
+    ),
     sources=lambda on_notice, on_withdrawn, lead: (AwsSpot(on_notice),),
     machines=(Row("aws", grace=Grace(120.0, "EC2's for Spot machines")),),
 )

@@ -37,14 +37,8 @@ class AzureEvent(NamedTuple):
     started: bool
     not_before: float | None  # In seconds since 1970; None if it begins at once or has begun.
 
-    def is_about(self, machine: str) -> bool:
-        """Whether the machine of this name is affected; names in Azure are not case-sensitive."""
-        return machine.casefold() in (name.casefold() for name in self.resources)
-
 
 class AzureDocument(NamedTuple):
-    """All that is announced."""
-
     incarnation: int  # Changes whenever the content does.
     events: tuple[AzureEvent, ...]  # Those that could be read.
     problem: str | None  # What is wrong with the first event that could not be read.
@@ -53,11 +47,11 @@ class AzureDocument(NamedTuple):
 class AzureScheduledEvents(PollingSource):
     """Listens for scheduled events that end this machine.
 
-    It only ever reads. To acknowledge an event would let Azure begin at once, and for every machine in it: that is for
-    the owner of the machines to decide.
+    It only ever reads. Acknowledging an event would let Azure begin at once, for every machine in it: the owner of the
+    machines has to decide that.
 
     A notice whose event is moved to another time comes again, with the same id; one whose event is canceled, or over,
-    is withdrawn. Azure recommends to ask once a second. The timeouts of the answers are in seconds.
+    is withdrawn. Azure recommends asking once a second.
     """
 
     def __init__(
@@ -106,7 +100,12 @@ class AzureScheduledEvents(PollingSource):
         return self._poll_seconds
 
     def _hear(self, document: AzureDocument, machine: str) -> None:
-        ours = {event.id: event for event in document.events if event.is_about(machine)}
+        machine = machine.casefold()  # Names in Azure are not case-sensitive.
+        ours = {
+            event.id: event
+            for event in document.events
+            if machine in (name.casefold() for name in event.resources)
+        }
         for event in ours.values():
             if event.kind in _ENDS:
                 self._hear_end(event)
@@ -138,7 +137,7 @@ class AzureScheduledEvents(PollingSource):
 
 
 def parse_document(said: dict[str, Any]) -> AzureDocument:
-    """Reads a whole document; raises ValueError if it is malformed. One malformed event does not hide the others."""
+    """Raises ValueError if the whole document is malformed; one malformed event does not hide the others."""
     incarnation, listed = said.get("DocumentIncarnation"), said.get("Events")
     if not isinstance(incarnation, int) or not isinstance(listed, list):
         raise ValueError(

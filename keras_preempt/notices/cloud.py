@@ -30,26 +30,15 @@ UNKNOWN_GRACE = Grace(30.0, "what most platforms give; nothing is known of this 
 
 @dataclass(frozen=True)
 class Row:
-    """What follows from a kind of machine, a scheduler or a role.
+    """What follows from a kind of machine, a scheduler or a role; see `platform.Platform` for most of it."""
 
-    Attributes:
-        name: What `KERAS_PREEMPT_PLATFORM` calls it.
-        exit_code: Exit status after a preemption.
-        maintenance_lead: Seconds from a notice of maintenance to the end of the machine, which the platform
-            promises and the notice does not say; 0 if it promises nothing.
-        waits_for_workers: Whether to exit only once the workers are gone.
-        accelerator: What machines of this kind compute on; None if the name does not say.
-        variables: What a scheduler sets in the environment of the processes that it starts.
-        grace: What a process can count on after any other notice.
-    """
-
-    name: str
+    name: str  # What `KERAS_PREEMPT_PLATFORM` calls it.
     exit_code: int = EXIT_RESTART
     maintenance_lead: float = 0.0
     waits_for_workers: bool = False
-    accelerator: Accelerator | None = None
-    variables: tuple[str, ...] = ()
-    grace: Grace = UNKNOWN_GRACE
+    accelerator: Accelerator | None = None  # None if the name does not say.
+    variables: tuple[str, ...] = ()  # What a scheduler sets in the environment of its processes.
+    grace: Grace = UNKNOWN_GRACE  # What a process can count on after any other notice.
 
 
 class Probe(NamedTuple):
@@ -65,23 +54,17 @@ class Probe(NamedTuple):
 class Cloud:
     """One cloud.
 
-    Attributes:
-        name: Its name; also that of its sources in `Platform.sources`.
-        variables: Environment variables that say where its metadata server is; the first one set counts.
-        firmware: Finds the cloud's sign in the firmware, which it reads field by field (those of
-            /sys/class/dmi/id); None if it is another cloud's.
-        probe: How to recognize its metadata server.
-        sources: Makes the sources of notices, given what to call with a notice, what to call with one that is
-            withdrawn, and the machine's `Row.maintenance_lead`.
-        machines: The kinds of its machines. With several of them, each names its accelerator.
+    `firmware` is given a function that reads a field of /sys/class/dmi/id, and returns the cloud's sign there, or None.
+    `sources` makes the sources of notices, given what to call with a notice, what to call with one that is withdrawn,
+    and the machine's `Row.maintenance_lead`.
     """
 
-    name: str
-    variables: tuple[str, ...]
+    name: str  # Also that of its sources in `Platform.sources`.
+    variables: tuple[str, ...]  # They say where its metadata server is; the first one set counts.
     firmware: Callable[[Callable[[str], str]], str | None]
     probe: Probe
     sources: Callable[[OnNotice, OnNotice, float], Iterable[Source]]
-    machines: tuple[Row, ...]
+    machines: tuple[Row, ...]  # With several of them, each names its accelerator.
 
     def address(self, variables: Mapping[str, str] = os.environ) -> Address:
         """Where its metadata server is; raises ValueError if a variable that says so holds no address."""

@@ -20,7 +20,7 @@ from keras_preempt.process.words import counted
 SOURCE = "coordination key"
 
 NOBODY = "keras_preempt/nobody"
-"""What stands under a key for the moment in which somebody looks at it, or stops to wait for it."""
+"""What stands under a key for the moment in which somebody looks at it, or stops waiting for it."""
 
 _REASON = "TensorFlow's notice for "
 _STOP_LIMIT = 5.0  # seconds
@@ -82,7 +82,7 @@ class KeyWatch(abc.ABC):
 
     @abc.abstractmethod
     def _hear(self, value: str) -> bool:
-        """Takes what stands under the key, unless this was stopped; returns whether that was all."""
+        """Takes the value of the key, unless this was stopped; returns whether to wait no longer."""
 
     def _wait(self) -> None:
         while not self._stopped.is_set():
@@ -98,8 +98,6 @@ class KeyWatch(abc.ABC):
 
 
 class CoordinationKeyNotices(KeyWatch):
-    """Hears TensorFlow's notice."""
-
     def __init__(
         self, coordinator: Coordinator, on_notice: OnNotice, on_lost: Callable[[], None] | None = None
     ) -> None:

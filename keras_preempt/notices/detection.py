@@ -2,8 +2,8 @@
 
 What the machine says about itself comes first, and takes no time: variables, firmware, device files. A metadata server
 is asked only where the firmware names no cloud (a container may hide it), or where a variable says where the server
-is; in a thread, for one second at most. It is believed by what only a metadata server says, since many a network
-answers everything.
+is; in a thread, for one second at most. Only an answer that no other server would give counts, since some networks
+answer every request.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ LIMIT = 1.0
 """Seconds that metadata servers get for an answer, all together."""
 
 
-# What the machine says about itself. Somebody else may set or hide any of it, so looking never raises. What is found
-# comes with the sign of it in words, for the log.
+# What the machine says about itself. Somebody else may set or hide any of it, so these functions never raise. They
+# return what they found with the sign of it in words, for the log.
 
 
 def _find_scheduler(variables: Mapping[str, str], root: Path) -> tuple[str | None, str | None]:
@@ -64,8 +64,8 @@ def _find_cloud(root: Path) -> tuple[str | None, str | None]:
 def find_accelerator(variables: Mapping[str, str], root: Path = Path("/")) -> tuple[Accelerator, str | None]:
     """What the machine computes on, and by which sign; "none" without one.
 
-    Device files rather than TensorFlow's list: it is the machine that is stopped for maintenance, whether or
-    not this process uses all of it, and looking must not start TensorFlow.
+    It looks at device files rather than TensorFlow's list: maintenance stops the machine, whether or not this process
+    uses all of it, and looking must not start TensorFlow.
     """
     for variable in TPU_VARIABLES:
         if variables.get(variable):
@@ -81,8 +81,7 @@ class Detection:
     """Finds the platform: `start` it early, take the `result` when it is needed.
 
     `accelerator` is None to look for device files below `root`; metadata servers have `limit` seconds to answer, all
-    together. Raises ValueError if ``KERAS_PREEMPT_PLATFORM`` names no platform, or if a variable that should say where
-    a metadata server is does not.
+    together. Raises ValueError if ``KERAS_PREEMPT_PLATFORM`` names no platform, or a variable names no metadata server.
     """
 
     def __init__(
@@ -115,13 +114,13 @@ class Detection:
             self._platform = self._compose(self._cloud)
 
     def start(self) -> Detection:
-        """Begins to ask, if there is anything to ask. Returns itself."""
+        """Sends the requests, if there are any. Returns itself."""
         if self._platform is None and self._thread.ident is None:
             self._thread.start()
         return self
 
     def result(self, timeout: float = LIMIT) -> Platform:
-        """The platform, as far as it is known after `timeout` seconds. The first call decides, and ends the asking.
+        """The platform, as far as it is known after `timeout` seconds. The first call decides, and ends the requests.
 
         Without an answer, what the machine says about itself stands.
         """
@@ -129,14 +128,11 @@ class Detection:
             self.start()
             self._thread.join(timeout)
             self.stop()
-            if self._answered is None:
-                self._platform = self._compose(self._cloud, "no metadata server answered")
-            else:
-                self._platform = self._compose(*self._answered)
+            self._platform = self._compose(*self._answered or (self._cloud, "no metadata server answered"))
         return self._platform
 
     def stop(self) -> None:
-        """Ends the asking. Can be called twice, and without a start."""
+        """Ends the requests. Can be called twice, and without a start."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(timeout=min(self._limit, LIMIT))
@@ -175,7 +171,7 @@ class KnownOnce:
         self._detection = None if self._key in _found else Detection().start()
 
     def result(self) -> Platform:
-        """The platform; waits for at most a second, and only the first time."""
+        """Waits for at most a second, and only the first time."""
         if self._detection is not None:
             _found[self._key] = self._detection.result()
         return _found[self._key]

@@ -44,20 +44,20 @@ _MIGRATE, _TERMINATE = "MIGRATE_ON_HOST_MAINTENANCE", "TERMINATE_ON_HOST_MAINTEN
 
 
 class _GceKey(PollingSource):
-    """Watches a key by long polls, as Google's own guest agent does it: its changes are told as they happen.
+    """Watches a key by long polls, as Google's own guest agent does.
 
-    The first question is answered at once and brings the value and its etag. It also matters by itself: the server
-    warns 60 seconds ahead of a maintenance event only if somebody has asked for this very key since the last one.
-    Each further question is answered when the value is another one, or after `poll_seconds`. `least_seconds` pass
-    between two questions, should the server not hold them back at all.
+    The first request is answered at once and brings the value and its etag. It also matters by itself: the server
+    warns 60 seconds ahead of a maintenance event only if this very key was requested since the last one. Each further
+    request is answered when the value changes, or after `poll_seconds`. Requests are at least `least_seconds` apart,
+    in case the server does not hold them back.
     """
 
+    name: str
     key: str
     values: tuple[str, ...]
 
     def __init__(
         self,
-        name: str,
         on_notice: OnNotice,
         *,
         address: Address | None = None,
@@ -65,7 +65,7 @@ class _GceKey(PollingSource):
         least_seconds: float = 0.5,
         backoff: Backoff | None = None,
     ) -> None:
-        super().__init__(name, on_notice, backoff)
+        super().__init__(self.name, on_notice, backoff)
         self._client = MetadataClient(address or GCE.address(), self._stopping)
         self._poll_seconds = poll_seconds
         self._least_seconds = least_seconds
@@ -73,11 +73,11 @@ class _GceKey(PollingSource):
         self._last_answer = -math.inf
 
     def _hear(self, value: str, age: float) -> bool:
-        """Takes a value, which may have been there for `age` seconds; returns whether there is more to hear."""
+        """Takes a value, which may have been there for `age` seconds; returns whether to ask again."""
         raise NotImplementedError
 
     def _ask(self) -> float | None:
-        known, self._etag = self._etag, None  # After a failure, the next question is a first one again.
+        known, self._etag = self._etag, None  # After a failure, the next request is a first one again.
         due = time.monotonic() + self._least_seconds
         path, timeout = self.key, _ANSWER_SECONDS
         if known is not None:
@@ -100,8 +100,8 @@ class _GceKey(PollingSource):
     def _get(self, path: str, timeout: float) -> Answer:
         """The answer about what is below ``/computeMetadata/v1/``, with any status, if it is Google's."""
         answer = self._client.ask(f"/computeMetadata/v1/{path}", headers=_FLAVOR, timeout=timeout)
-        if not _is_googles(answer):  # A captive portal, or another cloud at the same address.
-            flavor = answer.headers.get("metadata-flavor", "none")
+        flavor = answer.headers.get("metadata-flavor", "none")
+        if flavor != "Google":  # A captive portal, or another cloud at the same address.
             raise answer.unexpected("the header Metadata-Flavor: Google", flavor[:60])
         return answer
 
@@ -112,11 +112,11 @@ class GceMaintenance(_GceKey):
     A migration to another host does not end the machine: it is only logged. A notice of maintenance that is called off,
     or turns into a migration, is withdrawn.
 
-    `lead_seconds` is the time from the announcement to the end of the machine. An announcement that was there before it
-    could be heard, nobody knows for how long, is taken to be as old as it can be, but still to leave
-    `MAINTENANCE_LEAD`.
+    `lead_seconds` is the time from the announcement to the end of the machine. An announcement that was there before
+    the first request counts as old as it can be, but still leaves `MAINTENANCE_LEAD`.
     """
 
+    name = "GCE maintenance"
     key = "instance/maintenance-event"
     values = ("NONE", _MIGRATE, _TERMINATE)
 
@@ -128,7 +128,7 @@ class GceMaintenance(_GceKey):
         lead_seconds: float = MAINTENANCE_LEAD,
         **options: Any,
     ) -> None:
-        super().__init__("GCE maintenance", on_notice, **options)
+        super().__init__(on_notice, **options)
         self._on_withdrawn = on_withdrawn
         self._lead_seconds = lead_seconds
         self._value: str | None = None
@@ -143,7 +143,7 @@ class GceMaintenance(_GceKey):
                 now = time.time()
                 lead = max(self._lead_seconds - age, min(self._lead_seconds, MAINTENANCE_LEAD))
                 identity = f"maintenance-event {self._etag}"
-                self._announced = Notice("GCE maintenance", _TERMINATE, now, now + lead, id=identity)
+                self._announced = Notice(self.name, _TERMINATE, now, now + lead, id=identity)
                 self._on_notice(self._announced)
             elif self._announced is not None:
                 withdrawn, self._announced = self._announced, None
@@ -179,21 +179,15 @@ class GceMaintenance(_GceKey):
 class GcePreemption(_GceKey):
     """Listens for the preemption of this machine. It happens once, and is never withdrawn."""
 
+    name = "GCE preemption"
     key = "instance/preempted"
     values = ("TRUE", "FALSE")
-
-    def __init__(self, on_notice: OnNotice, **options: Any) -> None:
-        super().__init__("GCE preemption", on_notice, **options)
 
     def _hear(self, value: str, age: float) -> bool:
         if value == "TRUE":
             now = time.time()
-            self._on_notice(Notice("GCE preemption", "preempted", now, now + PREEMPTION_LEAD, id="preempted"))
+            self._on_notice(Notice(self.name, "preempted", now, now + PREEMPTION_LEAD, id="preempted"))
         return value == "FALSE"
-
-
-def _is_googles(answer: Answer) -> bool:
-    return answer.headers.get("metadata-flavor") == "Google"
 
 
 def _firmware(field: Callable[[str], str]) -> str | None:
@@ -207,7 +201,11 @@ GCE = Cloud(
     "gce",
     variables=(environment.GCE_METADATA_HOST, environment.GCE_METADATA_IP),
     firmware=_firmware,
-    probe=Probe("/computeMetadata/v1/instance/id", _is_googles, _FLAVOR),
+    probe=Probe(
+        "/computeMetadata/v1/instance/id",
+        lambda answer: answer.headers.get("metadata-flavor") == "Google",
+        _FLAVOR,
+    ),
     sources=lambda on_notice, on_withdrawn, lead: (
         GceMaintenance(on_notice, on_withdrawn=on_withdrawn, lead_seconds=lead),
         GcePreemption(on_notice),

@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 
@@ -26,9 +25,9 @@ foreground, and a wrapper among them may pass it on as well."""
 
 
 class Interrupts:
-    """What SIGINT means to one fit. When the listener thread hears it decides whether it is the second Ctrl-C.
+    """What SIGINT means to one fit. When the listener thread hears it tells a second Ctrl-C from the first.
 
-    For the first one `expect` is called in the main thread, between two instructions, so it must not wait for anything,
+    For the first one `expect` is called in the main thread, from the signal handler, so it must not wait for anything,
     and `on_interrupt` in the listener thread. Until there is anything to save (`trains`), Ctrl-C raises
     KeyboardInterrupt, as Python does.
     """
@@ -48,17 +47,10 @@ class Interrupts:
         self._first_at: float | None = None
         self._at_once = False
 
-    @staticmethod
-    def possible() -> bool:
-        """Whether Ctrl-C would raise KeyboardInterrupt in the main thread, which is this one."""
-        main = threading.current_thread() is threading.main_thread()
-        return main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
     def announced(self) -> None:
         """A SIGINT has come; called by its handler, in the main thread.
 
-        Raises:
-            KeyboardInterrupt: It was the second one, and the process goes on; or there is nothing to save yet.
+        Raises KeyboardInterrupt if there is nothing to save yet, or for the second one if the process goes on.
         """
         if not self._trains():
             raise KeyboardInterrupt

@@ -27,7 +27,7 @@ class Stopped(Exception):
 
 
 class Stopping:
-    """Tells a thread to stop, wherever it waits: between two requests, or inside one."""
+    """Tells a thread to stop, whether it waits between two requests or inside one."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -43,12 +43,12 @@ class Stopping:
                     self._connection.shutdown(socket.SHUT_RDWR)
 
     def wait(self, seconds: float = 0.0) -> None:
-        """Waits, in the thread; raises Stopped if it is to stop."""
+        """Waits in the thread; raises Stopped if it is to stop."""
         if self._event.wait(seconds):
             raise Stopped
 
     def waits_for(self, connection: socket.socket | None) -> None:
-        """The thread goes on to wait for a connection, or does so no longer; raises Stopped if it is to stop."""
+        """Says which connection the thread waits for from now on; raises Stopped if it is to stop."""
         with self._lock:
             self._connection = connection
         self.wait()
@@ -97,19 +97,10 @@ class MetadataError(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server said.
-
-    Attributes:
-        question: What was asked, for messages.
-        status: The HTTP status; a redirect is not followed.
-        headers: By name in lower case.
-        body: At most `LONGEST_BODY` bytes.
-    """
-
-    question: str
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
+    question: str  # What was asked, for messages.
+    status: int  # The HTTP status; a redirect is not followed.
+    headers: Mapping[str, str]  # By name in lower case.
+    body: bytes  # At most `LONGEST_BODY`.
 
     def check_status(self) -> None:
         """Raises MetadataError unless the status is 200."""
@@ -117,7 +108,7 @@ class Answer:
             raise self.unexpected("status 200", f"status {self.status}")
 
     def text(self) -> str:
-        """The body without the space around it; raises MetadataError if it is not text."""
+        """The body, stripped; raises MetadataError if it is not text."""
         try:
             return self.body.decode().strip()
         except UnicodeDecodeError:
@@ -141,14 +132,12 @@ class Answer:
 
 
 class MetadataClient:
-    """Asks the server at an address, in a thread that can be stopped meanwhile."""
-
     def __init__(self, address: Address, stopping: Stopping) -> None:
         self._address = address
         self._stopping = stopping
 
     def ask(self, path: str, *, headers: Mapping[str, str], timeout: float, method: str = "GET") -> Answer:
-        """Asks, and returns the answer whatever its status; the timeout in seconds is for everything together.
+        """Returns the answer whatever its status; the timeout in seconds is for everything together.
 
         Raises MetadataError if there is no answer in time, or it is not HTTP, cut off, or too long; and Stopped.
         """
@@ -188,7 +177,13 @@ class MetadataClient:
                 line.setblocking(False)
                 line.connect_ex(where)
                 self._stopping.waits_for(line)
-                line.wait_until_connected(min(deadline, time.monotonic() + _CONNECT_SECONDS))
+                poller = select.poll()
+                poller.register(line, select.POLLOUT)
+                left = min(deadline - time.monotonic(), _CONNECT_SECONDS)
+                if not poller.poll(max(0.0, left) * 1000):
+                    raise TimeoutError
+                if error_number := line.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                    raise OSError(error_number, "cannot connect")
                 self._stopping.wait()
                 line.deadline = deadline
                 line.settimeout(max(0.001, deadline - time.monotonic()))  # For sending.
@@ -211,14 +206,6 @@ class _Line(socket.socket):
     """
 
     deadline = 0.0
-
-    def wait_until_connected(self, deadline: float) -> None:
-        poller = select.poll()
-        poller.register(self, select.POLLOUT)
-        if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            raise TimeoutError
-        if error := self.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            raise OSError(error, "cannot connect")
 
     def recv_into(self, *arguments: Any) -> int:
         left = self.deadline - time.monotonic()

@@ -61,7 +61,7 @@ SCHEDULERS = {
         ),
     )
 }
-"""What follows from a scheduler, by name; one that runs inside another comes first and is the one that counts."""
+"""What follows from a scheduler, by name; one that runs inside another comes first, and it counts."""
 
 ROLES = {row.name: row for row in (Row("tpu-coordinator", EXIT_RESTART_TPU, waits_for_workers=True),)}
 """What follows from a process' role, which cannot be detected: its own program knows it."""
@@ -76,25 +76,17 @@ OTHER_NAMES = {"none": GENERIC_NAME}
 class Platform:
     """Where this process runs, and what follows from that unless the user says otherwise.
 
-    Attributes:
-        name: "generic", a cloud's machine ("gce-gpu"), a scheduler ("slurm") or both ("kubernetes+gce-gpu").
-        accelerator: What the machine computes on: "gpu", "tpu" or "none" (the CPU).
-        exit_code: Exit status after a preemption.
-        maintenance_lead: Seconds from a notice of maintenance to the end of the machine, which the platform
-            promises and the notice does not say; 0 if it promises nothing.
-        sources: The sources of notices to start: `SIGNALS`, `COORDINATION_KEY` (for jobs that have a coordination
-            service), names of `CLOUDS`.
-        reasons: How this was found, in words.
-        waits_for_workers: Whether to exit only once the workers that this process coordinates are gone.
+    `maintenance_lead` is how many seconds the platform promises from a notice of maintenance, which does not say it, to
+    the end of the machine; 0 if it promises nothing.
     """
 
-    name: str = GENERIC_NAME
-    accelerator: Accelerator = "none"
-    exit_code: int = EXIT_RESTART
+    name: str = GENERIC_NAME  # Or a cloud's machine ("gce-gpu"), a scheduler, or both ("kubernetes+gce-gpu").
+    accelerator: Accelerator = "none"  # That is the CPU.
+    exit_code: int = EXIT_RESTART  # After a preemption.
     maintenance_lead: float = 0.0
-    sources: tuple[str, ...] = (SIGNALS, COORDINATION_KEY)
-    reasons: tuple[str, ...] = ()
-    waits_for_workers: bool = False
+    sources: tuple[str, ...] = (SIGNALS, COORDINATION_KEY)  # Those to start; also names of `CLOUDS`.
+    reasons: tuple[str, ...] = ()  # How this was found, in words.
+    waits_for_workers: bool = False  # Exit only once the workers that this process coordinates are gone.
 
     def for_tpu_coordinator(self) -> Platform:
         """This platform for a process that runs `fit` over remote TPU workers."""

@@ -21,8 +21,8 @@ _STOP_SECONDS = 1.0
 class Backoff:
     """How long to wait after a failure, in seconds: twice as long each time, less a random part of up to half.
 
-    Once it has answered, the limit is `known_limit`: a server that was there comes back, and the notice that it then
-    holds may leave half a minute; one that never answered is probably not there.
+    After the first answer the limit is `known_limit`: a server that was there comes back, perhaps with a notice that
+    leaves half a minute; one that never answered is probably not there.
     """
 
     def __init__(self, first: float = 1.0, limit: float = 60.0, known_limit: float = 5.0) -> None:
@@ -30,8 +30,7 @@ class Backoff:
         self._first = first
         self._known_limit = known_limit
         self._next = first
-        # A generator of its own: the one of the `random` module belongs to training, which must draw from it what
-        # it would have drawn without us.
+        # A generator of its own: training must draw the same numbers from that of `random` as without this.
         self._random = random.Random()
 
     def next(self) -> float:
@@ -49,8 +48,8 @@ class Backoff:
 class PollingSource(abc.ABC):
     """A source of notices that asks again and again in a thread of its own, from `start` until `stop`.
 
-    When asking fails with MetadataError it asks again after a while. The log says when the server begins to fail and
-    when it answers again, and nothing in between. `name` says there what is asked, such as "GCE preemption".
+    After a MetadataError it asks again after a while. The log says when the server begins to fail and when it answers
+    again, and nothing in between; there `name` says what is asked, such as "GCE preemption".
     """
 
     def __init__(self, name: str, on_notice: OnNotice, backoff: Backoff | None) -> None:
@@ -121,7 +120,7 @@ _EARLY_LOOKS = 12
 
 
 class EarlyNotices(PollingSource):
-    """Hears a termination signal that the backend's runtime heard before Python listened, and tells a little later.
+    """Hears of a termination signal that came to the backend's runtime before Python listened.
 
     `look` waits at most so many seconds; it returns when the signal came, in words, or None if there was none.
     """
@@ -152,9 +151,8 @@ class PolledNotices(PollingSource):
     """Calls a function of the user's again and again, until it returns True: that is a notice.
 
     A function that raises, blocks or returns something else is reported once and called again: it must not bring down
-    the training that it is there to protect. A call cannot tell from inside that it blocks, so a second thread watches
-    how long it takes, until it has had a reason to warn. A call that blocks is left alone when the source stops, and
-    what it returns in the end is ignored.
+    the training that it is there to protect. A second thread watches how long a call takes, until it has had a reason
+    to warn. A call that blocks is left alone when the source stops, and what it returns in the end is ignored.
     """
 
     def __init__(

@@ -6,10 +6,9 @@ the Python handler only says that a notice is coming, and a listener thread read
 is ever sent over a network from a signal handler.
 
 A process has one wake-up descriptor and one handler for each signal, and other code may take either: asyncio takes
-both. Either of them is enough to hear a signal. The handler, when it runs, checks whose the descriptor is, and tells
-the listener itself if it is not ours. If the handlers are not ours any more, the listener, which checks once a second,
-asks the main thread to call `look_again`, which takes the descriptor back. Other code still receives what it received
-before.
+both. Either of them is enough to hear a signal. The handler checks whose the descriptor is, and tells the listener
+itself if it is not ours. The listener checks the handlers once a second; if they are not ours any more, it asks the
+main thread to call `look_again`, which takes the descriptor back. Other code still receives what it received before.
 """
 
 from __future__ import annotations
@@ -35,6 +34,11 @@ logger = logging.getLogger("keras_preempt")
 
 _STOP = b"\0"  # No signal has the number 0.
 _BY_HANDLER = 0x80  # Added to a signal's number where the Python handler had to tell of it; those end at 64.
+
+_DESCRIPTOR_TAKEN = (
+    "Other code has taken the descriptor through which Python tells of signals (asyncio does that in "
+    "add_signal_handler). It is taken back, and what comes for that code is passed on."
+)
 
 LOOK_SECONDS = 1.0
 """Seconds between two checks whether the handlers are still ours."""
@@ -73,7 +77,7 @@ def parse_signals(names: Iterable[str | int | signal.Signals]) -> tuple[signal.S
 
 
 _KILLS = (signal.SIG_DFL, None, first_process.end)
-"""What a signal had before that ends the process; None is TensorFlow's handler."""
+"""Earlier handlers that end the process; None is TensorFlow's."""
 
 _listening: weakref.WeakSet[SignalNotices] = weakref.WeakSet()
 
@@ -108,15 +112,10 @@ _keep_children_apart()
 class SignalNotices:
     """Listens for signals that mean that this process will be ended.
 
-    Args:
-        signals: The signals.
-        on_notice: Called in the listener thread with each notice.
-        on_signal: Called in the main thread, between two of its instructions, before or after the notice. It must
-            not wait for anything: a signal handler runs it.
-        on_replaced: Called in the listener thread, about once a second for as long as a handler is not ours: the
-            main thread should call `look_again` soon.
-        interrupts: Told of SIGINT, for as long as no other code takes that signal; None to leave it alone. Not if it is
-            one of `signals`.
+    `on_notice` is called in the listener thread with each notice, `on_signal` before or after that by the signal
+    handler in the main thread, so it must not wait for anything. `on_replaced` is called in the listener thread, about
+    once a second for as long as a handler is not ours: the main thread should then call `look_again` soon.
+    `interrupts` are told of SIGINT, unless that is one of `signals`, for as long as no other code takes it.
     """
 
     def __init__(
@@ -166,8 +165,8 @@ class SignalNotices:
     def stop(self) -> None:
         """Puts the earlier handlers back and ends the thread. Can be called twice.
 
-        Other threads than the main one may not set handlers. After a stop from there the next signal puts them back
-        and is raised again for the earlier handler; it gives no notice.
+        Only the main thread may set handlers. After a stop from another one, the next signal puts them back and is
+        raised again for the earlier handler; it gives no notice.
         """
         self._stopped = True
         if self._thread is None or not self._may_set_handlers():
@@ -211,7 +210,7 @@ class SignalNotices:
                     f"{number.name} has got another handler, {found!r}. It is heard here all the same."
                 )
         if taken:
-            self._warn_of_taken_descriptor()
+            self._warn_once(_DESCRIPTOR_TAKEN)
 
     def _may_set_handlers(self) -> bool:
         """Whether this is the main thread, and not of a forked child."""
@@ -234,20 +233,14 @@ class SignalNotices:
         """The earlier descriptor; -1 if its owner has closed it, and it may be another file's by now."""
         return self._earlier_fd if _file_of(self._earlier_fd) == self._earlier_file else -1
 
-    def _warn_of_taken_descriptor(self) -> None:
-        self._warn_once(
-            "Other code has taken the descriptor through which Python tells of signals (asyncio does that in "
-            "add_signal_handler). It is taken back, and what comes for that code is passed on."
-        )
-
     def _warn_once(self, what: str) -> None:
         if what not in self._warned:
             self._warned.add(what)
             logger.warning("%s", what)
 
     def _put_handlers_back(self, *, child: bool = False) -> None:
-        # A fit that was left by an exception ends when the exception is deleted, and another may have begun by then: it
-        # inherits the handlers that this one found.
+        # A fit that an exception left ends when the exception is deleted. Another may have begun by then: it inherits
+        # the handlers that this one found.
         _listening.discard(self)
         later = list(_listening)
         for number, handler in self._earlier.items():
@@ -258,8 +251,8 @@ class SignalNotices:
             if signal.getsignal(number) != self._handle:
                 continue  # Other code has set another one since.
             if child and number in self._interrupts:
-                # A terminal sends it to the children as well, and training needs those that read its data until it is
-                # saved. They end with this process.
+                # A terminal sends it to the children as well. Those that read the data are needed until the state is
+                # saved, and end with this process.
                 handler = signal.SIG_IGN
             # A handler that was not set from Python (TensorFlow's) reads as None and cannot be put back
             # from here; the default action is what a process without TensorFlow would have.
@@ -307,12 +300,11 @@ class SignalNotices:
         number = next((each for each in self._signals if each == heard), None)
         if number in self._interrupts and signal.getsignal(number) != self._handle:
             number = None  # Other code has taken it, and decides what it means.
-        for_others = byte != 0 and (
-            number is None or number in self._replaced()
-        )  # Now: the notice may stop this.
+        # Decided now: the notice may stop this.
+        for_others = byte != 0 and (number is None or number in self._replaced())
         if number is not None and not self._stopped:
             if byte & _BY_HANDLER:
-                self._warn_of_taken_descriptor()
+                self._warn_once(_DESCRIPTOR_TAKEN)
             try:
                 if number in self._interrupts:
                     self._interrupts[number].heard()
@@ -331,8 +323,8 @@ class SignalNotices:
 class EndsWith:
     """A signal handler that ends the process at once, as the default action would, but with a status of our own.
 
-    Schedulers send SIGTERM more than once, and TensorFlow takes a second or more to end. If such a second signal killed
-    a process that has saved, it would look like one that has not. `signals` are those that it is set for.
+    Schedulers send SIGTERM more than once, and TensorFlow takes a second or more to end. A process that has saved and
+    is then killed by the second signal would look like one that has not. `signals` are those that it is set for.
     """
 
     def __init__(self, status: int, signals: Iterable[signal.Signals]) -> None:

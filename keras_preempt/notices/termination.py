@@ -93,7 +93,8 @@ class TerminationConfig:
                 f"Expected signals to be names of signals, such as ('SIGTERM', 'SIGUSR1'). Received: {signals!r}."
             ) from None
         self.signals = parse_signals(names)
-        if exit_code is not None and not _is_an_exit_code(exit_code):
+        is_number = isinstance(exit_code, (int, Integral)) and not isinstance(exit_code, bool)
+        if exit_code is not None and not (is_number and 1 <= exit_code <= 255):
             raise ValueError(
                 "Expected exit_code to be an integer from 1 to 255, since 0 says that training finished. "
                 f"Received: {exit_code!r}."
@@ -172,15 +173,15 @@ class Termination:
 
 
 def check_no_arguments(name: str, function: object) -> None:
-    """Raises ValueError unless `function` is None or does its work when it is called without arguments."""
+    """Raises ValueError unless `function` is None or does its work when called without arguments."""
     if function is None:
         return
     if not callable(function):
         raise ValueError(f"Expected {name} to be a function without arguments. Received: {function!r}.")
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise ValueError(
-            f"Expected {name} to be a plain function. Received: {function!r}, of which a call only makes a "
-            "coroutine or generator, and runs nothing."
+            f"Expected {name} to be a plain function. Received: {function!r}; a call of it only makes a coroutine "
+            "or generator, and runs nothing."
         )
     try:
         signature = inspect.signature(function)
@@ -199,7 +200,3 @@ def _is_a_grace_period(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
     return math.isfinite(value) and float(value) >= 0
-
-
-def _is_an_exit_code(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Integral) and 1 <= int(value) <= 255

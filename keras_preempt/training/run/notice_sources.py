@@ -49,7 +49,10 @@ class NoticeSources:
         clustered = place.members > 1 or bool(place.workers)
         if SignalNotices.possible():
             interrupts = None
-            if config.save_on_interrupt and signal.SIGINT not in signals and Interrupts.possible():
+            raises = (
+                signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            )  # As Python does by itself.
+            if config.save_on_interrupt and signal.SIGINT not in signals and raises:
                 interrupts = Interrupts(runtime.expect, runtime.interrupt, lambda: runtime.started)
             self._signals = SignalNotices(
                 signals, runtime.notify, runtime.expect, self._signals_replaced, interrupts
