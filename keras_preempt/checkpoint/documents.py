@@ -25,7 +25,6 @@ from keras_preempt.process.json_fields import (
     MOST_DIGITS,
     MOST_VALUES,
     Fields,
-    check_depth,
     check_values,
     integer,
     loads,
@@ -196,7 +195,8 @@ def _restored(value: Any, depth: int) -> Any:
     """Undoes `_plain`, in place: a document of unknown origin is not copied once more."""
     if not isinstance(value, (dict, list)):
         return value
-    check_depth(depth)
+    if depth > DEEPEST:
+        raise ValueError(f"lists or objects nested more than {DEEPEST} deep")
     if isinstance(value, list):
         for index, item in enumerate(value):
             value[index] = _restored(item, depth + 1)

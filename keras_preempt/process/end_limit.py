@@ -1,11 +1,11 @@
 """A limit to how long Python may take to end a process that has said its exit status.
 
-Python waits at its end for every thread that is no daemon, runs the exit functions of all libraries, and drops all
-objects. Each of these may wait for ever: for a file system, or for another process that is gone already. Whoever waits
-for the status would wait as long, and a machine that goes away ends the process with another one.
+At exit Python waits for every thread that is no daemon, runs the exit functions of all libraries, and drops all
+objects. Each of these may hang: on a file system, or on another process that is gone already. Whoever needs the status
+would wait as long, and a machine that goes away would end the process with another status.
 
-The limit begins when Python begins to end. What a program does before that is its own: a `finally` that the exception
-passes, or whatever follows if the program catches it.
+The limit begins when Python begins to end. What a program does before that is its own business: a `finally` that the
+exception passes, or whatever follows if the program catches it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _begun = False
 
 
 def limit_end(status: int, seconds: float, before: Callable[[], object] = lambda: None) -> None:
-    """Sets the limit: this process is about to end with `status`, within `seconds` of when Python begins to end.
+    """Ends this process with `status` if it still lives `seconds` after Python has begun to end.
 
-    `before` is called before the process is ended at the limit; it must return at once.
+    `before` is called before that, and must return at once.
     """
     global _limit, _process
     _limit, _process = (status, seconds, before), os.getpid()
-    # Python has one place for what comes before it waits for threads, which is where `concurrent.futures` waits for its
-    # own. Without it the limit begins when all threads have ended, with the exit functions.
+    # Where `concurrent.futures` registers too: these functions run before Python waits for threads. Without that the
+    # limit begins with the exit functions, when all threads have ended.
     register = getattr(threading, "_register_atexit", None)
     if register is not None:
         with contextlib.suppress(RuntimeError):  # Python has begun to end.
@@ -107,10 +107,7 @@ class _SignalEvent(ctypes.Structure):
 
 
 def _ended_by_the_system(status: int, seconds: float) -> None:
-    """Has the C library call `_exit(status)` in so many seconds.
-
-    faulthandler's timer needs no lock either, but ends a process with status 1.
-    """
+    """Has the C library call `_exit(status)` after so many seconds; faulthandler's timer would end with status 1."""
     if sys.platform != "linux" or ctypes.sizeof(ctypes.c_void_p) != 8:
         return
     library = ctypes.CDLL(None)

@@ -4,7 +4,7 @@ A launcher sees nothing but that number. Python's own is 1 for every uncaught ex
 exception carries the status, and `sys.excepthook` ends the process with it, once the traceback is shown.
 
 When it ends, Python flushes standard output and error. Where that fails (a full disk, a pipe whose reader is gone) it
-ends with 120, whatever the program's status. The status that tells a preemption from an error is worth more than lines
+ends with 120, whatever the program's status. The status that tells a preemption from an error matters more than lines
 that nobody can read, so a stream that can no longer be written to is redirected to /dev/null.
 """
 
@@ -62,7 +62,7 @@ _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], obj
 
 
 def exits_with(error: BaseException, status: int) -> None:
-    """Makes the process end with a status if this error, about to be raised, or one that comes of it stays uncaught."""
+    """Makes the process end with a status if this error, or one that is raised from it, stays uncaught."""
     setattr(error, _ATTRIBUTE, status)
     _install()
 
@@ -89,14 +89,13 @@ def exit_status_of(error: BaseException | None) -> int | None:
         chain.append(error)
         error = error.__cause__ if error.__suppress_context__ else error.__context__
     carried = (getattr(each, _ATTRIBUTE, None) for each in chain)
-    judged = (
-        judge(each) for each in chain for judge in _judges
-    )  # Only if needed: a judge may write to the log.
+    # Lazily: a judge may write to the log.
+    judged = (judge(each) for each in chain for judge in _judges)
     return next((status for status in itertools.chain(carried, judged) if isinstance(status, int)), None)
 
 
 def leaves_quietly(error: KeyboardInterrupt) -> None:
-    """Makes Python show no traceback if this error stays uncaught: all has been said. It still ends by SIGINT."""
+    """Makes Python show no traceback if this error stays uncaught. The process still ends by SIGINT."""
     setattr(error, _QUIET, True)
     _install()
 
@@ -130,7 +129,7 @@ _about_to_end = False
 
 
 def keep_exit_status() -> None:
-    """Keeps either stream from changing the exit status from now on. To be called when that is decided."""
+    """Keeps either stream from changing the exit status from now on. Called when that is decided."""
     global _about_to_end
     _about_to_end = True
     for name, words in (("stdout", "output"), ("stderr", "error")):
@@ -158,10 +157,5 @@ def _works(stream: TextIO) -> bool:
     return True
 
 
-def _check_again() -> None:
-    """Checks again last of all: the program's own exit functions may have written since."""
-    if _about_to_end:
-        keep_exit_status()
-
-
-atexit.register(_check_again)  # Exit functions run from the last to the first, and this is an early one.
+# Exit functions run from the last to the first, and this is an early one: the program's own may have written since.
+atexit.register(lambda: keep_exit_status() if _about_to_end else None)

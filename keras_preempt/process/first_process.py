@@ -9,9 +9,9 @@ from types import FrameType
 
 
 def hear_sigterm() -> None:
-    """Has SIGTERM end this process also where it is process 1, unless the program handles the signal.
+    """Makes SIGTERM end this process even if it is process 1, unless the program handles the signal.
 
-    Without a handler it would train on until it is killed, and a container would take all its grace to stop.
+    Without a handler it would train until it is killed, and stopping a container would take its whole grace period.
     """
     if os.getpid() != 1 or threading.current_thread() is not threading.main_thread():
         return

@@ -1,7 +1,7 @@
 """Python's garbage collection, paused where a process has no time for it.
 
-It runs in whatever thread happens to make an object, and what it drops may take long: an iterator of a tf.data pipeline
-now and then up to a minute (see docs/troubleshooting.md), of which a machine that goes away in 30 s has none. The
+It runs in whatever thread happens to make an object, and freeing one may take long: an iterator of a tf.data pipeline
+sometimes takes up to a minute (see docs/troubleshooting.md), which a machine that goes away in 30 s does not have. The
 iterators of earlier epochs are such garbage, since they refer to themselves.
 """
 
@@ -20,7 +20,7 @@ class GarbageCollection:
     """Pauses gc while any of these holds it off; a program that has disabled it keeps it so."""
 
     def hold_off(self, *, held: bool) -> None:
-        """Holds it off from now on, or not any more."""
+        """Starts or ends a pause."""
         global _was_enabled
         with _lock:
             if held and self not in _holders:
@@ -35,7 +35,7 @@ class GarbageCollection:
 
 
 def _go_on_in_child() -> None:
-    # Nobody holds it off there, and a process that loads data may live for long.
+    # Nobody pauses it there, and a process that loads data may live long.
     global _lock
     _lock = threading.Lock()  # Another thread may have been about to hold it off.
     if _holders:

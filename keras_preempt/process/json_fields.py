@@ -1,4 +1,4 @@
-"""JSON that anybody may have written: parsed within bounds, and its fields taken by name and type.
+"""JSON from unknown sources: parsed within bounds, its fields taken by name and type.
 
 A megabyte of ``[[],[],...]`` becomes fifty megabytes of Python lists, and a number of a million digits takes
 minutes to convert. So the text is measured before it is parsed, and what JSON leaves open (a key that occurs
@@ -30,10 +30,9 @@ Refuse = Callable[[str, object], Exception]
 
 
 def loads(data: bytes, *, encoding: str = "utf-8") -> Any:
-    """Parses a text.
+    """Raises `ValueError` if a text is not JSON, has too many values or digits, a key twice in one object, or a NaN.
 
-    The encoding 'ascii' refuses all else, and takes a quarter of the memory at worst. Raises `ValueError` if the text
-    is not JSON, has more values or digits than allowed, a key twice in one object, or a NaN.
+    The encoding 'ascii' refuses all else, and takes a quarter of the memory at worst.
     """
     check_values(data)
     try:
@@ -47,12 +46,6 @@ def check_values(data: bytes) -> None:
     # Marks in strings count too, which only makes the bound stricter.
     if sum(data.count(mark) for mark in (b",", b":", b"[", b"{")) >= MOST_VALUES:
         raise ValueError(f"more than {MOST_VALUES} values")
-
-
-def check_depth(depth: int) -> None:
-    """Raises `ValueError` for a value that is nested deeper than `DEEPEST`."""
-    if depth > DEEPEST:
-        raise ValueError(f"lists or objects nested more than {DEEPEST} deep")
 
 
 def integer(value: object, minimum: int | None = 0, maximum: int | None = 2**62) -> int | None:
@@ -78,11 +71,8 @@ def number(value: object, minimum: float | None = None, maximum: float | None = 
 class Fields:
     """The fields of one JSON object, each taken once, by name and type; `end` refuses what is left.
 
-    Every method raises what `refuse` returns if the field is missing or of another type.
-
-    Args:
-        value: What should be a JSON object.
-        refuse: Makes the error; also for fields that contradict each other.
+    Every method raises what `refuse` returns if the field is missing or of another type. So do callers, for fields that
+    contradict each other.
     """
 
     def __init__(self, value: object, refuse: Refuse) -> None:

@@ -15,8 +15,8 @@ logger = logging.getLogger("keras_preempt")
 def show() -> None:
     """Shows log lines on standard error, unless the program has configured logging.
 
-    What happens to a run (which checkpoint it continues from, why it ends) must be visible by default. And a handler of
-    the program's that raises must not end a save, or the thread that listens for notices.
+    What happens to a run (which checkpoint it continues from, why it ends) must be visible by default. And if a handler
+    of the program raises, that must not end a save, or the thread that listens for notices.
     """
     if not isinstance(logger.handle, _Guarded):
         logger.handle = _Guarded(logger.handle)  # type: ignore[method-assign]
@@ -64,7 +64,7 @@ def watch_bar(drawn_at: Callable[[], float] | None) -> None:
 
 
 def leave_bar(stream: TextIO) -> None:
-    """Begins a new line if the bar is in the one that `stream` is about to write to."""
+    """Begins a new line if `stream` is about to write to the line of the bar."""
     global _left_bar_at
     drawn_at = _bar_drawn_at() if _bar_drawn_at else 0.0
     if drawn_at and drawn_at != _left_bar_at and _same_place(stream, sys.stdout):
@@ -98,7 +98,7 @@ def _once(record: logging.LogRecord) -> bool:
 
 
 def _configured_by_accident() -> bool:
-    """Whether logging is configured only as a side effect of `logging.info` or absl; TensorFlow may call either."""
+    """Whether only `logging.info` or absl has configured logging, as a side effect; TensorFlow may call either."""
     root = logging.getLogger()
     only = root.handlers[0] if len(root.handlers) == 1 else None
     if only is None or type(only).__module__.startswith("absl."):

@@ -1,4 +1,4 @@
-"""When this process started, and its name: so that a report knows how long it took until `fit`, and if it is alive."""
+"""When this process started, and its name: a report shows how long it took until `fit`, and whether it is alive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOADED_AT = time.time()
 
 
 def started_at() -> float:
-    """When this process was started, in seconds since 1970; when this module was loaded if the system does not say."""
+    """When this process started, in seconds since 1970; if the system does not say, when this module was loaded."""
     ticks = _start_ticks(os.getpid())
     if ticks is None:
         return _LOADED_AT
@@ -26,7 +26,7 @@ def name() -> dict[str, str | int | None]:
 
 
 def machine() -> str:
-    """Names where a process number means this process: this machine since it booted, and this container."""
+    """Names the PID namespace of this process: the machine since it booted, and the container."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as stream:
             boot = stream.read().strip()
@@ -47,7 +47,7 @@ def versions() -> dict[str, str]:
 def is_alive(told: object) -> bool | None:
     """Whether the process in which `name` returned `told` is alive.
 
-    None if this cannot be known here: it ran on another machine, or `told` is not such a name.
+    None if that cannot be known: it ran on another machine, or `told` is not such a name.
     """
     if not isinstance(told, dict):
         return None

@@ -1,7 +1,7 @@
-"""Threads that do what they are given; where none can be started, the calling thread does it.
+"""Threads for work that the calling thread does itself if none can be started.
 
-A container may limit how many threads there are, and memory for one more may be missing. Nothing that can be done in
-the calling thread as well must fail for that.
+A container may limit the number of threads, and memory for one more may be missing. That must not fail work that the
+calling thread can do as well.
 """
 
 from __future__ import annotations
@@ -30,19 +30,14 @@ def started(call: Callable[..., object], name: str, *arguments: object) -> threa
 
 
 class Pool:
-    """A `ThreadPoolExecutor` that makes calls in the calling thread if it cannot start one of its own.
-
-    Args:
-        most: How many threads there may be.
-        name: What their names begin with.
-    """
+    """A pool of at most `most` threads; makes calls in the calling thread if it cannot start one."""
 
     def __init__(self, most: int, name: str) -> None:
         self._executor = ThreadPoolExecutor(most, thread_name_prefix=name)
         self._is_shut_down = False
 
     def submit(self, call: Callable[P, Result], /, *args: P.args, **kwargs: P.kwargs) -> Future[Result]:
-        """Has a call made by a thread, or makes it; raises RuntimeError if the pool is shut down."""
+        """Raises RuntimeError if the pool is shut down."""
         future: Future[Result] = Future()
         begun = threading.Lock()
 
