@@ -149,7 +149,7 @@ class _Keeper:
         _send(trainer, number)
 
     def _advance(self) -> float | None:
-        """Does what is due; returns the seconds until something else is, None to wait for a message or an exit."""
+        """Does what is due; returns the seconds until more is due, None to wait for a message or an exit."""
         now = time.monotonic()
         if self._killing is not None:
             self._send_all(signal.SIGKILL)
@@ -161,7 +161,7 @@ class _Keeper:
         return self._end_what_is_left(now)
 
     def _while_the_command_runs(self, now: float) -> float | None:
-        """Ends the command if nothing in it listens, or some time after the training process in it."""
+        """Ends the command if nothing in it listens, or some time after its training process has ended."""
         if not self._wanted:
             return None
         trainer = self._trainer()
@@ -215,7 +215,7 @@ class _Keeper:
         return [f"{name} ({pid})" for pid, name in found.items() if pid != self._main]
 
     def _trainer(self) -> int:
-        """The process that said that it listens, if it is a living descendant; otherwise 0."""
+        """The process that said that it listens, if it is a living descendant; else 0."""
         if not self._listening:
             return 0
         try:

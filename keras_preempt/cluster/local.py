@@ -110,11 +110,10 @@ class LocalCluster:
         self._running = 0
         self._workers = []
         for index in range(workers):
-            environment = self._environment(index, env or {}, (worker_env or {}).get(index, {}))
             worker = self.worker_type(
                 index,
                 command,
-                environment,
+                self._environment(index, env or {}, (worker_env or {}).get(index, {})),
                 on_line=self._write,
                 on_exit=self._exited,
                 unheard_grace=unheard_grace,
@@ -130,11 +129,7 @@ class LocalCluster:
         self.kill_all(grace=0)
 
     def start(self) -> None:
-        """Starts all workers. If one cannot be started, the others are ended.
-
-        Raises:
-            OSError: The operating system cannot start a process.
-        """
+        """Starts all workers. If one cannot be started, the others are ended, and OSError is raised."""
         try:
             for worker in self._workers:
                 with self._changed:
@@ -299,15 +294,13 @@ _random = random.SystemRandom()
 
 
 def find_free_ports(count: int) -> list[int]:
-    """``count`` distinct ports of 127.0.0.1 that nobody listens on at the moment; OSError if there are no more.
+    """``count`` distinct ports of 127.0.0.1 that nobody listens on; OSError if there are no more.
 
-    Another process can still take one before it is used: callers start over with new ports if a worker
-    reports "address already in use".
+    Another process can still take one before it is used. Callers then start over with new ports.
     """
     found: list[int] = []
-    with (
-        contextlib.ExitStack() as held
-    ):  # All stay bound until the last is found, so that none is found twice.
+    # All stay bound until the last is found, so that none is found twice.
+    with contextlib.ExitStack() as held:
         while len(found) < count:
             probe = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
             for _ in range(_ATTEMPTS):

@@ -15,11 +15,11 @@ from keras_preempt.process.exit_codes import EXIT_INTERRUPTED, EXIT_WORKER_LOST,
 #: SIGTERM reached a worker that did not handle it yet (or a shell that reports it as 128 + 15).
 KILLED_BY_TERM = frozenset({-signal.SIGTERM, 128 + signal.SIGTERM})
 
-#: JAX's coordination service ends a process so, from a thread of its own, where process 0 or the heartbeats of another
-#: are gone; nothing in Python can catch it. By itself it is a failure like any other.
+#: JAX's coordination service ends a process this way, from a thread of its own, when process 0 or the heartbeats of
+#: another are gone; nothing in Python can catch it. By itself it is a failure like any other.
 ABORTED = frozenset({-signal.SIGABRT, 128 + signal.SIGABRT})
 
-#: Somebody has pressed Ctrl-C, whether the worker has saved or not: nobody starts it again.
+#: Somebody pressed Ctrl-C, whether the worker has saved or not: it is not started again.
 INTERRUPTED = frozenset({-signal.SIGINT, EXIT_INTERRUPTED})
 
 
@@ -53,13 +53,12 @@ class Verdict:
 def judge(exits: Sequence[WorkerExit], restart_codes: Collection[int]) -> Verdict:
     """Decides why a cluster ended.
 
-    A failure that follows the death of another worker is a consequence of it, since collectives fail when a
-    peer is gone. So the first exit by itself that is neither a success nor a restart code decides: SIGTERM
-    before the callback listened is a preemption, like a restart code; SIGINT is somebody who presses Ctrl-C;
-    another code is a failure. SIGKILL is the end of a grace period if some worker left with a restart code, else a
-    failure (often: out of memory).
-    An exit that says "another worker was lost" decides only if there is no other exit that can. So does one
-    that was aborted after another worker had ended: on JAX that is what becomes of survivors.
+    A failure that follows the death of another worker is a consequence of it, since collectives fail when a peer is
+    gone. So the first exit decides that the launcher did not cause and that is neither a success nor a restart code:
+    SIGTERM before the callback listened is a preemption, like a restart code; SIGINT is Ctrl-C; another code is a
+    failure. SIGKILL is the end of a grace period if some worker left with a restart code, else a failure (often: out of
+    memory). An exit that says "another worker was lost" decides only if no other exit can. The same holds for one that
+    was aborted after another worker had ended: on JAX that is what becomes of survivors.
 
     Args:
         exits: All exits, in the order in which the workers ended.
@@ -86,10 +85,8 @@ def judge(exits: Sequence[WorkerExit], restart_codes: Collection[int]) -> Verdic
 
 
 def _is_aborted_survivor(exit: WorkerExit, exits: Sequence[WorkerExit]) -> bool:
-    """Whether a worker was aborted after another one had ended by itself, and not with 0.
-
-    Where one was killed, the order does not count: the others are aborted within milliseconds.
-    """
+    """Whether a worker was aborted after another one had ended by itself, and not with 0."""
+    # Where one was killed, the order does not count: the others are aborted within milliseconds.
     others = [e for e in exits if e.code != 0 and e.code not in ABORTED and not e.by_launcher]
     return exit.code in ABORTED and any(e.code == -signal.SIGKILL or e.at <= exit.at for e in others)
 
@@ -97,13 +94,12 @@ def _is_aborted_survivor(exit: WorkerExit, exits: Sequence[WorkerExit]) -> bool:
 def as_reported(
     exits: Sequence[WorkerExit], statuses: Mapping[int, WorkerStatus], wrapped: Collection[int]
 ) -> tuple[WorkerExit, ...]:
-    """Replaces the exit code of a wrapper by the status that its preempted training process has left with.
+    """Replaces the exit code of a wrapper by the status with which its preempted training process left.
 
     A shell script that goes on after its training (``python train.py; echo over``) ends with 0, ``make`` ends with 2
-    whatever has failed, and a shell that gets the signal itself may die of it. None of that says how training
-    ended, but the training process does. Where the command is the training process itself (the worker is not among
-    those that are `wrapped`), its exit code stands, unless it is 0 or a death by SIGTERM, which contradict what it has
-    said.
+    whatever has failed, and a shell that gets the signal itself may die of it. Only the training process says how
+    training ended. Where that is the command itself (the worker is not `wrapped`), its exit code stands, unless it is 0
+    or a death by SIGTERM, which contradict what it has said.
     """
     result = []
     for exit in exits:

@@ -2,7 +2,7 @@
 
 TensorFlow's SlurmClusterResolver is not used: it needs TensorFlow, which a job on JAX does without. It also sorts nodes
 by name as text, n10 before n9, where Slurm counts n9 first, and takes a task's number for its place in that list,
-which gives tasks the addresses of others; and it asks nvidia-smi for GPUs, and sets CUDA_VISIBLE_DEVICES, which Slurm
+which gives tasks the addresses of others. And it asks nvidia-smi for GPUs and sets CUDA_VISIBLE_DEVICES, which Slurm
 has done already.
 """
 
@@ -26,8 +26,8 @@ _NEEDED = (
     "SLURM_STEP_TASKS_PER_NODE",
 )
 
-# Below the ports that Linux hands out by itself (32768 and up); each job gets a block of its own, so that two jobs
-# that share a node do not meet as long as they have no more tasks on it.
+# Below the ports that Linux hands out by itself (32768 and up). Each job gets a block of its own, so that two jobs on
+# one node do not collide as long as they have no more tasks on it than a block has ports.
 _FIRST_PORT, _BLOCK, _BLOCKS = 10_000, 64, 350
 
 _ENTRY = re.compile(r"(?:[^,\[\]\s]|\[[^\[\]]+\])+")  # A comma in brackets does not end it.

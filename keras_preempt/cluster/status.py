@@ -85,7 +85,7 @@ def read_listening(directory: Path, workers: int) -> dict[int, int]:
 
 
 def overdue(directory: Path, workers: int, limit: float) -> dict[int, int]:
-    """The exit statuses that workers said, more than `limit` seconds ago, they would end with after a preemption.
+    """The exit statuses of workers that said more than `limit` seconds ago that they were about to exit.
 
     A worker that has begun to train again since then is left out.
     """
@@ -103,13 +103,6 @@ def overdue(directory: Path, workers: int, limit: float) -> dict[int, int]:
         if status.exit_code and not (status.finished or trains_again) and time.time() - said > limit:
             found[index] = status.exit_code
     return found
-
-
-def read_fit(directory: Path, index: int) -> tuple[str, int] | None:
-    """Reads the directory and the incarnation of the fit that a worker has begun; None if it has not said so."""
-    value = _read(directory / fit_file(index)) or {}
-    run, incarnation = value.get("directory"), value.get("incarnation")
-    return (run, incarnation) if isinstance(run, str) and type(incarnation) is int else None
 
 
 def _read(file: Path) -> dict[str, Any] | None:
@@ -133,18 +126,18 @@ def record_exits(
     """Writes the end of each worker that has begun a fit to the events of that fit.
 
     `status_dir` is where the workers have named the fits that they began. `say` is called with a line about what could
-    not be written, from which only the report suffers. `steps` returns how many steps of optimizers a worker is known
-    to have done, or None.
+    not be written; that affects only the report. `steps` returns the optimizer steps of a worker, None if unknown.
     """
     monotonic_to_unix = time.time() - time.monotonic()
     lines: defaultdict[tuple[str, int], list[bytes]] = defaultdict(list)
     for exit in exits:
-        fit = read_fit(status_dir, exit.index)
-        if fit is not None:
+        fit = _read(status_dir / fit_file(exit.index)) or {}
+        run, incarnation = fit.get("directory"), fit.get("incarnation")
+        if isinstance(run, str) and type(incarnation) is int:
             done = steps(exit.index)
             known = {} if done is None else {"step": done}
             line = events.line("gone", exit.at + monotonic_to_unix, exit.index, code=exit.code, **known)
-            lines[fit].append(line)
+            lines[run, incarnation].append(line)
     for (directory, incarnation), told in lines.items():
         try:
             store = open_store(directory)
@@ -159,10 +152,9 @@ def record_exits(
 
 
 def recorded_steps(environment: Mapping[str, str | None], incarnation: int, member: int) -> int | None:
-    """How many steps a worker has done, from the record that it writes in a drill; None outside of one.
+    """How many steps a worker has done, by its record in a drill; None outside of one.
 
-    `environment` has the variables that the workers were given; `incarnation` is how often the launcher had started
-    them before.
+    `environment` has the variables of the workers; `incarnation` is how often the launcher had started them before.
     """
     folder = environment.get(DRILL_RECORD)
     if not folder:

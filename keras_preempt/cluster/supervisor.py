@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
+from keras_preempt.checkpoint.storage.staging import scratch_directory
 from keras_preempt.cluster.local import LocalCluster, default_prefix
 from keras_preempt.cluster.outcome import (
     KILLED_BY_TERM,
@@ -23,7 +24,6 @@ from keras_preempt.cluster.outcome import (
     exit_status,
     judge,
 )
-from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.cluster.status import (
     overdue,
     read_listening,
@@ -43,12 +43,11 @@ _TIMED_OUT = 124  # as timeout(1) does
 class Supervisor:
     """Runs a command in a local cluster until it finishes, fails, or makes no more progress.
 
-    SIGTERM and SIGINT that reach this process while ``run`` is in progress go on to all workers and end the
-    job with the running incarnation; a second SIGINT kills the workers. SIGHUP, which says that the terminal is gone,
-    goes on as SIGTERM, for which workers listen. So do SIGUSR1 and SIGUSR2, with which a scheduler may announce the end
-    (Slurm's ``--signal=USR1@300``), but to workers that listen for them they go on as they are. Where one of these
-    three was ignored before (nohup), it stays ignored. ``run`` has to be called from the main thread, as Python
-    requires for signal handlers.
+    While ``run`` is in progress, SIGTERM and SIGINT to this process are passed on to all workers and end the job with
+    the running incarnation; a second SIGINT kills the workers. SIGHUP, which says that the terminal is gone, is passed
+    on as SIGTERM, for which workers listen. So are SIGUSR1 and SIGUSR2, with which a scheduler may announce the end
+    (Slurm's ``--signal=USR1@300``), except to workers that listen for them. Where one of these three was ignored before
+    (nohup), it stays ignored. ``run`` has to be called from the main thread, as Python requires for signal handlers.
 
     Args:
         workers: Number of processes.
@@ -245,7 +244,7 @@ class Supervisor:
         )
 
     def _stopped_code(self, incarnation: Incarnation, best_step: int) -> int:
-        """The exit code of a job that was told to stop: that of a preemption only if a checkpoint is committed."""
+        """The exit code of a job that was told to stop; that of a preemption only if a checkpoint is committed."""
         assert self._stop is not None
         if self._stop is not signal.SIGINT and incarnation.verdict.outcome is Outcome.FINISHED:
             return EXIT_NOT_SAVED  # The signal killed the training process, and its shell ended with 0.

@@ -33,9 +33,8 @@ _OUTPUT_TAIL = 5.0  # seconds to read the last lines once the process is gone
 class WorkerProcess:
     """A command in a session of its own, which ends with everything that it has started when its launcher ends.
 
-    Between the launcher and the command stands a small keeper process, see `keras_preempt.cluster.keeper`. `env` is the
-    complete environment. `on_line` is called with (index, line without its newline) for each line of stdout or stderr,
-    `on_exit` with the worker once its exit code is known and its output has been read.
+    A small keeper process stands between the two, see `keeper`. `env` is the complete environment. `on_line` is called
+    with (index, line without its newline), `on_exit` once the exit code is known and the output has been read.
     """
 
     def __init__(
@@ -75,15 +74,11 @@ class WorkerProcess:
             raise self._start_error
 
     def signal(self, number: int) -> bool:
-        """Sends a signal to the training process; returns False if the worker is gone already.
-
-        That is the process that listens for notices, also behind a shell. While there is none, it is the command.
-        SIGKILL ends the command and everything that it has started. Safe in a signal handler.
-        """
+        """Sends a signal to the training process; see `LocalCluster.signal`. Safe in a signal handler."""
         return self.exit_code is None and self._send(number)
 
     def signal_command(self, number: int) -> bool:
-        """Sends a signal to the command itself and to nothing else; returns False if it is gone already."""
+        """Sends a signal to the command itself and to nothing else."""
         return self.exit_code is None and self._send(TO_COMMAND + number)
 
     def kill_all(self) -> None:
@@ -132,9 +127,8 @@ class WorkerProcess:
                 return
             self._keeper = keeper
             assert keeper.stdout is not None
-            reader = threading.Thread(
-                target=self._read, args=(keeper.stdout,), name=f"worker-{self.index}-output", daemon=True
-            )
+            name = f"worker-{self.index}-output"
+            reader = threading.Thread(target=self._read, args=(keeper.stdout,), name=name, daemon=True)
             reader.start()
             self._follow(keeper, ours)
         # Only a process that hangs in the kernel can still hold the pipe, so this wait has a bound.

@@ -1,8 +1,8 @@
 """The time that a call to a remote store may take: its timeouts and retries, cut from what is left.
 
-A client that retries on its own terms tries for two minutes. A worker under notice has fifteen seconds. So
-every call gets a budget, each of its waits is a share of what remains of it, and it is tried again until nothing
-remains: the service may be back a second before the machine goes away.
+By default the client retries for two minutes. A worker under notice has fifteen seconds. So every call gets a budget,
+each of its waits is a share of what remains of it, and it is tried again until nothing remains: the service may be back
+a second before the machine goes away.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ METADATA_SECONDS = 60.0
 """Seconds that a call without data may take when no deadline is near, with all its retries."""
 
 SLOWEST_TRANSFER = 2e6
-"""Bytes a second; a transfer may take a second more for as many bytes before it is given up."""
+"""Bytes a second; a transfer that is slower is given up."""
 
 LAST_CHANCE = 1.0
 """Seconds that a call gets at least. A deadline is an estimate: a process that outlives it may still try."""
@@ -44,7 +44,7 @@ Retry = Callable[[Callable[..., Any]], Callable[..., Any]]
 """What the client library takes for a retry policy: it wraps a function that makes a request."""
 
 timeouts_of_this_try: ContextVar[Timeouts | None] = ContextVar("timeouts_of_this_try", default=None)
-"""The longest timeouts of a request that this thread makes now; None if no budget says."""
+"""The longest timeouts of a request that this thread makes now; None outside of a budget."""
 
 
 class Budget:

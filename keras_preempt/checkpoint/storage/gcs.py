@@ -7,6 +7,7 @@ first, because its sum must be known before it is sent, and because a failed upl
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import secrets
@@ -37,8 +38,8 @@ from keras_preempt.checkpoint.storage.store import (
     Store,
     Writer,
     check_name,
-    is_safe,
     uncounted,
+    why_unsafe,
 )
 from keras_preempt.process.threads import Pool
 
@@ -73,7 +74,7 @@ class GcsStore(Store):
         self.url, self.key = url, self._place.key
         self._most = connections
         self._connections = Connections(2 * connections)
-        self._bucket = GcsBucket(self._place.bucket, url, connect, self._connections)
+        self._bucket = GcsBucket(self._place, connect, self._connections)
         self._staging_dir = staging_dir
         self._lock = threading.Lock()
         self._staging: StagingDirectory | None = None
@@ -123,8 +124,8 @@ class GcsStore(Store):
             info = left[0] if left else None
             if info is None:
                 failed = StoreUnavailable(
-                    f"Expected a server that keeps conditions at {bucket.endpoint}. Received: a new random name in "
-                    f"{place.url} that is said to be taken. Use Google Cloud Storage itself."
+                    f"Expected a server that enforces preconditions at {bucket.endpoint}. Received: that a new random "
+                    f"name in {place.url} is taken. Use Google Cloud Storage itself."
                 )
                 failed.__cause__ = error
         except StoreUnavailable as error:
@@ -147,18 +148,14 @@ class GcsStore(Store):
         self._stage().needs(size)
 
     def read(self, name: str, *, limit: int) -> bytes:
-        target = self._place.object_of(name)
-        with self._named(name):
-            info = self._bucket.stat(target, self._budget())
-            if info.size > limit:
-                raise TooLarge(name, info.size, limit)
-            return self._fetch(info)
+        info = self._bucket.stat(self._place.object_of(name), self._budget())
+        if info.size > limit:
+            raise TooLarge(name, info.size, limit)
+        return self._fetch(info)
 
     def create(self, name: str, data: bytes) -> FileInfo:
-        target = self._place.object_of(name)
-        with self._named(name):
-            budget = self._budget(len(data))
-            put(self._bucket, target, BytesIO(data), len(data), google_crc32c.value(data), budget)
+        target, budget = self._place.object_of(name), self._budget(len(data))
+        put(self._bucket, target, BytesIO(data), len(data), google_crc32c.value(data), budget)
         return FileInfo(name, len(data))
 
     @contextlib.contextmanager
@@ -176,7 +173,7 @@ class GcsStore(Store):
             raise
 
         def send() -> None:
-            with file, self._named(name):
+            with file:
                 budget = self._budget(writer.size)
                 put(self._bucket, target, file, writer.size, writer.crc32c, budget, moved)
 
@@ -194,22 +191,21 @@ class GcsStore(Store):
         Raises `CorruptCheckpoint` if several downloads differed from what is stored.
         """
         target = self._place.object_of(name)
-        with self._named(name):
-            with self._lock:
-                seen = self._seen.pop(name, None)
-            info = seen or self._bucket.stat(target, self._budget())
-            if info.size <= _IN_MEMORY:
-                data = self._fetch(info)
-                moved(len(data))
-                return BytesIO(data)
-            file = self._stage().file()
-            try:
-                get(self._bucket, info, file, self._threads(), self._most, self._budget(info.size), moved)
-            except BaseException:
-                file.close()
-                raise
-            file.seek(0)
-            return cast(BinaryIO, file)
+        with self._lock:
+            seen = self._seen.pop(name, None)
+        info = seen or self._bucket.stat(target, self._budget())
+        if info.size <= _IN_MEMORY:
+            data = self._fetch(info)
+            moved(len(data))
+            return BytesIO(data)
+        file = self._stage().file()
+        try:
+            get(self._bucket, info, file, self._threads(), self._most, self._budget(info.size), moved)
+        except BaseException:
+            file.close()
+            raise
+        file.seek(0)
+        return cast(BinaryIO, file)
 
     def _fetch(self, info: ObjectInfo) -> bytes:
         """Reads a small object, within the number of connections unless it is a very small one."""
@@ -219,9 +215,7 @@ class GcsStore(Store):
         return self._threads().submit(get_bytes, self._bucket, info, budget).result()
 
     def stat(self, name: str) -> FileInfo:
-        target = self._place.object_of(name)
-        with self._named(name):
-            info = self._bucket.stat(target, self._budget())
+        info = self._bucket.stat(self._place.object_of(name), self._budget())
         with self._lock:
             self._seen[name] = info
             self._seen.move_to_end(name)
@@ -231,19 +225,18 @@ class GcsStore(Store):
 
     def list(self, prefix: str) -> FileInfos:
         objects = self._bucket.list(self._place.folder_of(prefix), self._budget())
-        found = [FileInfo(info.name[len(self._place.prefix) :], info.size) for info in objects]
+        found = [FileInfo(self._place.file_of(info.name), info.size) for info in objects]
         # Without objects that no store has written.
-        return sorted((info for info in found if is_safe(info.name)), key=lambda info: info.name)
+        return sorted((info for info in found if not why_unsafe(info.name)), key=lambda info: info.name)
 
     def children(self, prefix: str) -> Names:
         found = self._bucket.folders(self._place.folder_of(prefix), self._budget())
-        return sorted({name for each in found if is_safe(name := each.rstrip("/"))})
+        return sorted({name for each in found if not why_unsafe(name := each.rstrip("/"))})
 
     def delete(self, name: str) -> None:
         # Only the object that is there now is removed, not one that replaces it.
-        target = self._place.object_of(name)
-        with self._named(name):
-            self._bucket.delete(self._bucket.stat(target, self._budget()), self._budget())
+        info = self._bucket.stat(self._place.object_of(name), self._budget())
+        self._bucket.delete(info, self._budget())
 
     def delete_tree(self, prefix: str) -> None:
         check_name(prefix)
@@ -255,8 +248,7 @@ class GcsStore(Store):
             self._threads().submit(lambda info: self._bucket.delete(info, self._budget()), info)
             for info in found
         ]
-        for future in futures:
-            future.exception()
+        concurrent.futures.wait(futures)
         for future in futures:
             future.result()
 
@@ -296,16 +288,6 @@ class GcsStore(Store):
             if self._pool is None:
                 self._pool = Pool(self._most, "keras_preempt-gcs")
             return self._pool
-
-    @contextlib.contextmanager
-    def _named(self, name: str) -> Iterator[None]:
-        """Makes errors name the file, as the caller does, and not the object."""
-        try:
-            yield
-        except NotFound as error:
-            raise NotFound(name, self._place.url) from error
-        except AlreadyExists as error:
-            raise AlreadyExists(name, self._place.url) from error
 
 
 def _failure(operation: Callable[[], object]) -> StoreUnavailable | None:

@@ -75,6 +75,10 @@ class GcsPlace:
             )
         return target
 
+    def file_of(self, object_name: str) -> str:
+        """Returns the name of the file that an object holds."""
+        return object_name[len(self.prefix) :]
+
 
 @dataclass(frozen=True)
 class ObjectInfo:
@@ -92,11 +96,11 @@ Names = list[str]
 
 
 class GcsBucket:
-    """Calls on one bucket; `url` is how a user names the place, for messages."""
+    """Calls on the bucket of a place, with the names of objects; errors name the files that they hold."""
 
-    def __init__(self, name: str, url: str, connect: Callable[[], Any], connections: Connections) -> None:
-        self._name = name
-        self.url = url
+    def __init__(self, place: GcsPlace, connect: Callable[[], Any], connections: Connections) -> None:
+        self.place = place
+        self.url = place.url
         self._connect = connect
         self._connections = connections
         self._client: Any = None
@@ -111,7 +115,7 @@ class GcsBucket:
         """Raises `NotFound`."""
         blob = self.reload(name, budget)
         if blob is None:
-            raise NotFound(name, self.url)
+            raise NotFound(self.place.file_of(name), self.url)
         with self.explained(f"read {name!r}"):
             return info_of(blob)
 
@@ -141,7 +145,7 @@ class GcsBucket:
 
     def _pages(self, prefix: str, delimiter: str | None, budget: Budget) -> Any:
         return self._open().list_blobs(
-            self._name,
+            self.place.bucket,
             prefix=prefix or None,
             delimiter=delimiter,
             fields=_FIELDS,
@@ -178,7 +182,7 @@ class GcsBucket:
 
     def blob(self, name: str, **options: Any) -> Any:
         """Returns the client's handle of an object; makes no request."""
-        return self._open().bucket(self._name).blob(name, **options)
+        return self._open().bucket(self.place.bucket).blob(name, **options)
 
     def _open(self) -> Any:
         with self._lock:
@@ -187,7 +191,9 @@ class GcsBucket:
                 for scheme in ("https://", "http://"):
                     # The client has no public setting for this; its documentation mounts adapters so too.
                     self._client._http.mount(scheme, self._connections)
-                keep_randomness_apart()
+                for name, module in list(sys.modules.items()):
+                    if name.startswith(_CLIENT) and getattr(module, "__dict__", {}).get("random") is random:
+                        module.random = _own_random  # type: ignore[attr-defined]
             return self._client
 
     @contextlib.contextmanager
@@ -224,19 +230,9 @@ def info_of(blob: Any) -> ObjectInfo:
     return ObjectInfo(str(blob.name), int(size), int(blob.generation), crc32c)
 
 
-def keep_randomness_apart() -> None:
-    """Gives the modules of the client that are loaded by now a random generator of their own.
-
-    The client draws from Python's global generator for pauses between tries and for the boundary of an upload's parts.
-    That generator belongs to the training: its state is saved and restored, and a hiccup of the network must not change
-    the numbers that a run sees.
-    """
-    for name, module in list(sys.modules.items()):
-        if name.startswith(_CLIENT) and getattr(module, "__dict__", {}).get("random") is random:
-            module.random = _own_random  # type: ignore[attr-defined]
-
-
-# Python's module `random` once more: with everything in it, but another hidden generator.
+# Python's module `random` once more, for the client's modules: with everything in it, but another hidden generator.
+# The client draws pauses between tries and the boundary of an upload's parts. Python's own generator belongs to the
+# training: its state is saved and restored, and a hiccup of the network must not change the numbers that a run sees.
 _spec = importlib.util.spec_from_file_location("keras_preempt_random", random.__file__)
 assert _spec is not None
 assert _spec.loader is not None

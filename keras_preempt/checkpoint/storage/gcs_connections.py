@@ -1,9 +1,9 @@
 """The connections of a storage client, and what happens to them when time runs out.
 
 A request gets its timeouts when it begins. If notice of a preemption comes after that, a request to a service that
-has fallen silent would wait as long as was right before, which may be longer than the machine lives. So requests that
-begin later wait no longer than the deadline allows, and open connections are watched: one on which no byte moves for
-a share of the time that is left is cut. Its request then fails, and is tried again like any other.
+has fallen silent would wait as long as was right before, which may be longer than the machine lives. So later requests
+wait no longer than the deadline allows, and open connections are watched: one on which no byte moves for a share of
+the time left is cut. Its request then fails, and is tried again like any other.
 
 Short read timeouts for all requests could not replace this: what the system still has to send counts against them.
 With 3 s, an upload of 7 MB over 1 MB/s was sent eight times.

@@ -174,21 +174,21 @@ def _cure(error: BaseException, url: str, endpoint: str) -> str:
         return f"There are no Google Cloud credentials. {_LOGIN}"
     if isinstance(error, auth.GoogleAuthError) and token_may_come(error):
         return (
-            "The server that gives the credentials their tokens failed, or could not be reached; it was asked again as "
-            "long as there was time."
+            "The server that gives the credentials their tokens failed or could not be reached; it was retried as long "
+            "as there was time."
         )
     if isinstance(error, auth.GoogleAuthError):
-        return f"The credentials were not accepted, or are not valid any more. {_LOGIN}"
+        return f"The credentials were not accepted, or have expired. {_LOGIN}"
     status = status_of(error)
     if status == 401:
         return f"The credentials were not accepted. {_LOGIN}"
     told = _message(error).lower()
     if is_policy(error):
-        return "A policy of the organization forbids this. Ask who administers it, or use another bucket."
+        return "A policy of the organization forbids this. Ask its administrator, or use another bucket."
     if status == 403 and ("retention" in told or " hold" in told):
         return (
-            "Checkpoints that are not needed any more are removed, which this bucket forbids for a while. Use a bucket "
-            "without a retention policy, object retention or holds."
+            "Old checkpoints are removed, which this bucket forbids for a while. Use a bucket without a retention "
+            "policy, object retention or holds."
         )
     if status == 403:
         return (
@@ -197,20 +197,20 @@ def _cure(error: BaseException, url: str, endpoint: str) -> str:
         )
     if status == 400 and "requester pays" in told:
         return (
-            "Requests to this bucket are paid by who makes them, for which they would have to name a project. Use a "
-            f"bucket of your own, or `gcloud storage buckets update gs://{bucket} --no-requester-pays`."
+            "Whoever makes requests to this bucket pays for them, and would have to name a project. Use a bucket of "
+            f"your own, or `gcloud storage buckets update gs://{bucket} --no-requester-pays`."
         )
     if status == 404:
         return (
-            f"Check the name of the bucket and its project, or make it with `gcloud storage buckets create "
+            f"Check the name of the bucket and its project, or create it with `gcloud storage buckets create "
             f"gs://{bucket}`."
         )
     if status == 410:
-        return "The service has forgotten this upload. Save again; if that goes on, look at its status page."
+        return "The service has forgotten this upload. Save again; if that persists, look at its status page."
     if status == 412:
         return (
-            "The server says that there is such an object, and shows none: something removes objects here at the same "
-            f"time, or {endpoint} does not keep conditions. Give each job a prefix of its own."
+            "The server says that the object exists, but shows none: something removes objects here at the same time, "
+            f"or {endpoint} does not enforce preconditions. Give each job a prefix of its own."
         )
     if isinstance(_reason(error), _NO_SUCH_SERVER):
         return (
@@ -218,9 +218,9 @@ def _cure(error: BaseException, url: str, endpoint: str) -> str:
             "and whether this machine can resolve names."
         )
     if isinstance(error, (EmptyAnswer, OddAnswer)):
-        return f"Check that {endpoint} is Google Cloud Storage, and what stands between it and this machine."
+        return f"Check that {endpoint} is Google Cloud Storage, and what is between it and this machine."
     if status is None:
         return f"Check the network on the way to {endpoint}, and that this is the right server."
     if status in _PASSING:
-        return "The service is overloaded or down; it was tried again as long as there was time."
+        return "The service is overloaded or down; it was retried as long as there was time."
     return f"The server {endpoint} does not take this request; check the bucket's name and the endpoint."

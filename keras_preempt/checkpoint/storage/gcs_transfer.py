@@ -1,13 +1,13 @@
 """Uploads and downloads of whole objects, verified by their sums, over several connections.
 
 One stream to a bucket is slower than most networks, and each request costs a moment and a fraction of a cent. So
-there are as many files and ranges as connections, or a small multiple of it, as long as none becomes tiny.
+there are as many files and ranges as connections, or a small multiple, as long as none becomes tiny.
 
 Uploads. The one condition, that the name is free, makes an upload safe to repeat, and makes a repeated one
-fail on what the first has already stored. Each upload is therefore marked with a token of its own, by which what is
-stored is known to be ours. An upload is given up only when its time is up, and then in one of two ways. Either every
-try was answered and nothing is stored: it has failed. Or a try had no answer, and the service may still carry it out:
-it is uncertain, and the caller must not act as if it had failed.
+fail on what the first has already stored. So each upload carries a token of its own, by which it recognizes its
+object. An upload is given up only when its time is up, and then in one of two ways. Either every try was answered and
+nothing is stored: it has failed. Or a try had no answer, and the service may still carry it out: it is uncertain, and
+the caller must not act as if it had failed.
 
 Downloads. The client compares sums only for what it reads in one request. Large objects are read in ranges, several at
 a time, so the comparison is made here.
@@ -36,6 +36,7 @@ from keras_preempt.checkpoint.errors import (
 from keras_preempt.checkpoint.storage import gcs_errors
 from keras_preempt.checkpoint.storage.budget import Budget
 from keras_preempt.checkpoint.storage.gcs_client import GcsBucket, ObjectInfo, info_of
+from keras_preempt.checkpoint.storage.posix_files import write_all
 from keras_preempt.checkpoint.storage.store import Moved, uncounted
 from keras_preempt.process.threads import Pool
 
@@ -92,7 +93,7 @@ def put(
     budget: Budget,
     moved: Moved = uncounted,
 ) -> ObjectInfo:
-    """Creates an object of what `content` holds from its beginning on; `moved` is told of each request that succeeded.
+    """Creates an object from all of `content`; `moved` is called after each request that succeeded.
 
     Raises `AlreadyExists` if the name is taken, `WriteUncertain` if it is not known whether the object is stored or
     will be, and `StoreUnavailable` if it was not stored.
@@ -101,7 +102,7 @@ def put(
 
 
 class _Put:
-    """One object on its way, through as many tries as it takes."""
+    """The upload of one object, with as many tries as it takes."""
 
     def __init__(self, bucket: GcsBucket, name: str, size: int, crc32c: int, budget: Budget) -> None:
         self._bucket = bucket
@@ -188,7 +189,7 @@ class _Put:
             return None
         token = (blob.metadata or {}).get(_TOKEN)
         if (token, info.size, info.crc32c) != (self._token, self._size, self._crc32c):
-            raise AlreadyExists(self._name, self._bucket.url)
+            raise AlreadyExists(self._bucket.place.file_of(self._name), self._bucket.url)
         return info
 
 
@@ -237,18 +238,13 @@ def get(
 ) -> None:
     """Reads one generation of an object into an empty file, in ranges, as many at a time as there are connections.
 
-    `moved` is told of each range when it is there. Raises `NotFound` if that generation is gone, and
-    `CorruptCheckpoint` if what arrives differs from what is stored every time.
+    Raises `NotFound` if that generation is gone, and `CorruptCheckpoint` if every download differs from what is stored.
     """
 
     def copy(start: int, stop: int) -> None:
-        size = stop - start
         with bucket.explained(f"read {info.name!r}"):
-            rest = memoryview(_range(bucket, info, start, stop, budget))
-            while rest:
-                written = os.pwrite(file.fileno(), rest, start)
-                rest, start = rest[written:], start + written
-        moved(size)
+            write_all(file.fileno(), _range(bucket, info, start, stop, budget), start)
+        moved(stop - start)
 
     ranges = list(ranges_of(info.size, connections))
     for _ in range(_DOWNLOADS):
@@ -301,7 +297,7 @@ def _range(bucket: GcsBucket, info: ObjectInfo, start: int, stop: int, budget: B
         except api.NotFound as error:
             if gcs_errors.is_missing_bucket(error):
                 raise
-            raise NotFound(info.name, bucket.url) from error
+            raise NotFound(bucket.place.file_of(info.name), bucket.url) from error
         if stream.tell() == stop - start:
             return stream.getvalue()
         if not budget.left:

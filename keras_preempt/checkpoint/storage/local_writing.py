@@ -100,19 +100,14 @@ class BlockWriter:
         try:
             view = memoryview(block)
             try:
-                self._put_all(view, start)
+                write_all(self._descriptor, view, start)
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
                 self._set_direct(0)  # a file system that wants more than whole blocks
-                self._put_all(view, start)
+                write_all(self._descriptor, view, start)
         finally:
             self._blocks.free.put(block)
-
-    def _put_all(self, rest: memoryview, start: int) -> None:
-        while rest:
-            count = os.pwrite(self._descriptor, rest, start)
-            rest, start = rest[count:], start + count
 
     def _set_direct(self, direct: int) -> None:
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
@@ -125,7 +120,7 @@ class BlockWriter:
             future.result()
         if self._block is not None:
             self._set_direct(0)
-            self._put_all(memoryview(self._block)[: self._filled], self._written)
+            write_all(self._descriptor, memoryview(self._block)[: self._filled], self._written)
         self.discard()
 
     def discard(self) -> None:

@@ -22,11 +22,15 @@ _LOCK_POLL = 0.01  # seconds
 _FOLDER_ATTEMPTS = 10  # times that a folder may vanish before a file is in it, since others remove empty ones
 
 
-def write_all(descriptor: int, buffer: Buffer) -> None:
-    """Writes all bytes of `buffer`, however little the system takes at a time."""
+def write_all(descriptor: int, buffer: Buffer, start: int | None = None) -> None:
+    """Writes all bytes of `buffer`, to the end or from byte `start` on, however little the system takes at a time."""
     rest = memoryview(buffer).cast("B")
     while rest:
-        rest = rest[os.write(descriptor, rest) :]
+        if start is None:
+            rest = rest[os.write(descriptor, rest) :]
+        else:
+            count = os.pwrite(descriptor, rest, start)
+            rest, start = rest[count:], start + count
 
 
 def open_temporary(folder: Path) -> tuple[int, Path]:
@@ -44,14 +48,12 @@ def remove_temporary(path: Path) -> None:
 
 def open_in_folder(path: Path, flags: int) -> int:
     """Opens a file and makes its folders, each of which another process may remove while it is empty."""
-    for attempt in range(1, _FOLDER_ATTEMPTS + 1):
-        try:
+    for _ in range(_FOLDER_ATTEMPTS - 1):
+        with contextlib.suppress(FileNotFoundError):
             make_folder(path.parent)
             return os.open(path, flags, 0o666)
-        except FileNotFoundError:
-            if attempt == _FOLDER_ATTEMPTS:
-                raise
-    raise AssertionError("the last attempt returns or raises")
+    make_folder(path.parent)
+    return os.open(path, flags, 0o666)
 
 
 def make_folder(folder: Path) -> None:

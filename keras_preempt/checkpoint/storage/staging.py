@@ -1,6 +1,6 @@
-"""The staging directory of a process: files on their way to or from a bucket.
+"""The staging directory of a process: files on their way to or from a bucket, or what a command works with.
 
-It is removed at every exit that Python survives. After any other, the next process that uses the same root removes it.
+It is removed at every exit at which Python code still runs; otherwise by the next process that uses the same root.
 A lock decides which process may remove it: the system drops the lock when the owner dies, however it dies. A forked
 child, which inherits all of its parent's clean-up, owns nothing.
 """
@@ -17,6 +17,7 @@ import secrets
 import shutil
 import tempfile
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -57,15 +58,24 @@ class StagingDirectory:
         self._root = Path(tempfile.gettempdir() if root is None else os.path.expanduser(os.fspath(root)))
         try:
             sweep(self._root)
-            self.path, self._lock = _make(self._root, purpose)
+            for _ in range(_ATTEMPTS):
+                self.path = self._root / f"keras-preempt-{purpose}-{os.getpid()}-{secrets.token_hex(8)}"
+                self.path.mkdir(mode=0o700)
+                # A sweeper that sees it before it is locked takes it for a dead process's, and removes it.
+                with contextlib.suppress(FileNotFoundError):
+                    lock = _try_lock(self.path)
+                    if lock is not None:
+                        break
+            else:
+                raise OSError(errno.EBUSY, "others keep removing it")
         except OSError as error:
             raise StoreUnavailable(
                 f"Expected a directory on a local disk to stage files in. Received: {self._root} "
                 f"({error.strerror or error}), which is staging_dir or else TMPDIR. {advice(error)}"
             ) from error
-        self._owner = os.getpid()
+        self._lock = lock
         # Unlike __del__ this also runs at the exit of the interpreter, before modules are taken apart.
-        self._finalizer = weakref.finalize(self, _remove, self.path, self._lock, self._owner)
+        self._finalizer = weakref.finalize(self, _remove, self.path, lock, os.getpid())
         _living.add(self)
 
     def needs(self, size: int) -> None:
@@ -99,6 +109,23 @@ class StagingDirectory:
         self.remove()
 
 
+@contextlib.contextmanager
+def scratch_directory(purpose: str) -> Iterator[Path]:
+    """A directory in the system's temporary directory for the time of a block; raises OSError if it cannot be made.
+
+    `purpose` is a word for its name, in lower-case letters.
+    """
+    try:
+        directory = StagingDirectory(purpose=purpose)
+    except StoreUnavailable as error:
+        cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+        raise OSError(
+            f"Expected a temporary directory to work in. Received: {cause}. {advice(cause)} TMPDIR names it."
+        ) from error
+    with directory:
+        yield directory.path
+
+
 def sweep(root: Path) -> list[Path]:
     """Removes this user's staging directories below `root` whose owners are dead, and returns them."""
     swept = []
@@ -123,18 +150,6 @@ def sweep(root: Path) -> list[Path]:
             "Removed %s that dead processes left in %s.", counted(len(swept), "temporary folder"), root
         )
     return swept
-
-
-def _make(root: Path, purpose: str) -> tuple[Path, int]:
-    for _ in range(_ATTEMPTS):
-        path = root / f"keras-preempt-{purpose}-{os.getpid()}-{secrets.token_hex(8)}"
-        path.mkdir(mode=0o700)
-        with contextlib.suppress(FileNotFoundError):
-            lock = _try_lock(path)
-            if lock is not None:
-                return path, lock
-        # A sweeper saw it before it was locked, took it for a dead one's, and removes it.
-    raise OSError(errno.EBUSY, "others keep removing it")
 
 
 def _try_lock(path: Path) -> int | None:

@@ -46,7 +46,7 @@ def check_name(name: str) -> str:
 
     Every name that reaches a store passes through here: one from an untrusted manifest must not lead anywhere else.
     """
-    why = _why_unsafe(name)
+    why = why_unsafe(name)
     if why is not None:
         raise UnsafeName(
             f"Expected a relative, '/'-separated name below the directory. Received: {name!r:.200} ({why}). "
@@ -55,12 +55,8 @@ def check_name(name: str) -> str:
     return name
 
 
-def is_safe(name: str) -> bool:
-    """Whether `check_name` takes a name."""
-    return _why_unsafe(name) is None
-
-
-def _why_unsafe(name: object) -> str | None:
+def why_unsafe(name: object) -> str | None:
+    """What `check_name` has against a name; None if it takes it."""
     if not isinstance(name, str):
         return "not a string"
     if "\0" in name or "\\" in name:

@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
+from keras_preempt.checkpoint.storage.staging import scratch_directory
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.doctor.finding import Findings, Printer
 from keras_preempt.cli.doctor.meeting import JobWorker, Meeting, job_of, meet_here
@@ -44,7 +45,6 @@ from keras_preempt.cli.options import (
     store_of,
     workers_option,
 )
-from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.cluster.tf_config import VARIABLES
 from keras_preempt.notices.cloud import Grace
 

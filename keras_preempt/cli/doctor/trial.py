@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from keras_preempt.checkpoint.manifest import Manifest
 from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.checkpoint.storage.staging import scratch_directory
 from keras_preempt.cli.doctor.processes import Process, chain, look, training_process
 from keras_preempt.cli.doctor.surroundings import is_ignored
 from keras_preempt.cli.doctor.watched import LastLines, Loops, Watched
 from keras_preempt.cluster import LocalCluster
 from keras_preempt.cluster.keeper import descendants
-from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.cluster.worker import LEFT_BEHIND
 from keras_preempt.notices.cloud import Grace
 from keras_preempt.process.environment import DRILL_DIRECTORY, STATUS_DIR

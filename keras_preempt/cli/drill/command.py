@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from keras_preempt.checkpoint.storage.staging import scratch_directory
 from keras_preempt.cli.drill.cause import likely_causes, uncovered
 from keras_preempt.cli.drill.comparison import compared, find_parting, repeats
 from keras_preempt.cli.drill.directories import (
@@ -33,7 +34,6 @@ from keras_preempt.cli.options import (
 )
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cluster import RestartPolicy
-from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.notices.signals import parse_signals
 from keras_preempt.training.save.schedule import schedule_from_text
 

@@ -16,8 +16,8 @@ import click
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.checkpoint.storage.staging import scratch_directory
 from keras_preempt.cli.options import store_of
-from keras_preempt.cluster.scratch import scratch_directory
 from keras_preempt.process.words import some
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_preempt.cluster.scratch import scratch_directory
+from keras_preempt.checkpoint.storage.staging import scratch_directory
 
 _END = b"\n"
 _SETTLE = 30.0  # seconds for lines that are in the pipe already to be read

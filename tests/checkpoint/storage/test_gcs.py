@@ -128,7 +128,7 @@ NO_CREDENTIALS = DefaultCredentialsError("Your default credentials were not foun
             mock.Mock(side_effect=NO_CREDENTIALS),
             ["There are no Google Cloud credentials", "GOOGLE_APPLICATION_CREDENTIALS"],
         ),
-        (Expired, ["Reauthentication is needed", "not valid any more"]),
+        (Expired, ["Reauthentication is needed", "have expired"]),
     ],
 )
 def test_credentials_that_are_refused_missing_or_expired_are_told_from_each_other(

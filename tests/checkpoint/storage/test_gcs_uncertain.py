@@ -43,7 +43,7 @@ def test_a_name_that_is_always_taken_and_never_there_is_an_error_that_names_the_
     bucket: GcsStore, gcs: FakeGcs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Api, "_upload", mock.Mock(side_effect=answers.condition_not_met()))
-    with pytest.raises(StoreUnavailable, match=r"Received: 412 .*keep conditions") as caught:
+    with pytest.raises(StoreUnavailable, match=r"Received: 412 .*enforce preconditions") as caught:
         bucket.create("a", b"data")
     assert gcs.endpoint in str(caught.value)
     assert "overloaded" not in str(caught.value)
