@@ -30,14 +30,9 @@ class UnclaimedValues(ValueError):
 
 
 class Waiting:
-    """Stands in for a variable that does not exist yet.
+    """Stands in for a variable that does not exist yet, whose name in the checkpoint is `path`.
 
-    Attributes:
-        path: Its name in the checkpoint.
-        values: Its value; of one that can differ between replicas, that of each replica of this worker.
-        shape: Its shape.
-        dtype: The name of its dtype.
-        aggregation: How replicas that differ are combined: not known.
+    `values` is its value; of one that can differ between replicas, that of each replica of this worker.
     """
 
     aggregation = "none"
@@ -83,8 +78,8 @@ class Handover:
         components: Returns the parts of a variable on this worker.
 
     Attributes:
-        mirrored: Stand-ins for mirrored variables, by name.
-        local: Stand-ins for those that can differ between replicas, by name.
+        mirrored: Stand-ins by name, ...
+        local: ... and those for variables that can differ between replicas.
     """
 
     def __init__(self, components: Callable[[Any], tuple[Any, ...]]) -> None:
@@ -127,7 +122,12 @@ class Handover:
         ready = [name for name in waiting if name in real and come[base(name)] == awaited[base(name)]]
         for name in ready:
             if name in self._used_early:
-                raise used_before(name)
+                raise UnclaimedValues(
+                    "Expected variables that are made while a model trains eagerly to have names of their own. "
+                    f"Received: several called {base(name)}, of which one was used before the others were there, so "
+                    "that it could not be told which restored value is its own. Give their layers or metrics different "
+                    "names, or build the model before fit."
+                )
             self._assign(name, waiting[name], real[name])
             self.mirrored.pop(name, None)
             self.local.pop(name, None)
@@ -154,7 +154,11 @@ class Handover:
         several = len(waiting.values) > 1
         fits = tuple(waiting.shape) == tuple(variable.shape) and waiting.dtype == variable.dtype
         if not (fits or variable.dtype == "string") or (several and len(waiting.values) != len(components)):
-            raise misfit(name, waiting, variable.shape, variable.dtype)
+            raise UnclaimedValues(
+                f"Expected the variable {name} to be {waiting.dtype}{list(waiting.shape)}, as the checkpoint has it. "
+                f"Received: {variable.dtype}{list(variable.shape)}. Train with the program that has saved it, or in "
+                "another directory."
+            )
         for number, component in enumerate(components):
             backend().variables.assign([component], waiting.values[number if several else 0])
 
@@ -166,7 +170,6 @@ class Handover:
 
 
 def unclaimed(names: Iterable[str]) -> UnclaimedValues:
-    """Returns the error for values that are still waiting after a step of training."""
     listed = sorted(names)
     return UnclaimedValues(
         "Expected every value of the checkpoint to be claimed by a variable that exists after a step of training. "
@@ -182,21 +185,4 @@ def not_regrouped(names: Iterable[str]) -> UnclaimedValues:
         "replicas than those that saved. Received: a model that makes "
         f"{some(sorted(names), _SHOWN)} only while it trains. Build the model before fit, train without "
         "run_eagerly=True, or continue on as many workers and replicas as before."
-    )
-
-
-def used_before(name: str) -> UnclaimedValues:
-    """Returns the error for a variable that was used before it was known which value is its own."""
-    return UnclaimedValues(
-        f"Expected variables that are made while a model trains eagerly to have names of their own. Received: several "
-        f"called {base(name)}, of which one was used before the others were there, so that it could not be told which "
-        "restored value is its own. Give their layers or metrics different names, or build the model before fit."
-    )
-
-
-def misfit(name: str, waiting: Waiting, shape: Iterable[int], dtype: str) -> UnclaimedValues:
-    """Returns the error for a variable that is not what was saved."""
-    return UnclaimedValues(
-        f"Expected the variable {name} to be {waiting.dtype}{list(waiting.shape)}, as the checkpoint has it. Received: "
-        f"{dtype}{list(shape)}. Train with the program that has saved it, or in another directory."
     )

@@ -11,7 +11,7 @@ Reading a replica's part of a local variable is never a collective; reading the 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -29,6 +29,7 @@ from keras_preempt.state import sharding
 from keras_preempt.state.groups import check_dtype, grouped
 from keras_preempt.state.handover import Handover, Waiting, base
 from keras_preempt.state.regroup import Rule, rule_of
+from keras_preempt.state.variable_names import unique
 
 _GLOBAL_SEED = "keras/global_seed"
 
@@ -57,15 +58,15 @@ class ModelState:
     Args:
         model: The model.
         strategy: The strategy that it trains under.
-        complete: Whether all of its variables exist by now.
+        complete: Whether all of its variables exist by now. Otherwise `look_again` finds the later ones, and restored
+            values wait for them.
         used: Variables that its training step uses. Those that the model does not hold are saved as well.
 
     Attributes:
         mirrored: Variables that every replica holds alike, by name.
         local: Variables that can differ between replicas, by name.
         sharded: Variables that are divided among processes, by name.
-        complete: Whether all of its variables existed from the start. Otherwise `look_again` finds the later ones,
-            and restored values wait for them.
+        named: All of them, in this order.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class ModelState:
                     continue
                 seen.add(id(variable))
                 check_dtype(variable)
-                name = _unique(f"{group}/{variable.path}", (mirrored, local, sharded))
+                name = unique(f"{group}/{variable.path}", ChainMap(mirrored, local, sharded))
                 alone = not backend().replicas_differ(strategy)
                 # How many bytes strings take is known from their values alone: they cannot be shared out ahead.
                 can_be_shared = variable.dtype != "string" and (alone or id(variable) in kept_equal)
@@ -123,6 +124,7 @@ class ModelState:
         self.mirrored: dict[str, Any] = {**mirrored, **self._handover.mirrored}
         self.local: dict[str, Any] = {**local, **self._handover.local}
         self.sharded: dict[str, Any] = sharded
+        self.named: dict[str, Any] = {**self.mirrored, **self.local, **self.sharded}
 
     # -- Capturing and restoring ------------------------------------------------------------------------
 
@@ -130,8 +132,8 @@ class ModelState:
         """Returns what the writers store together, in the same order on every worker."""
         pieces = self._variables.pieces
         return [
-            *(Value(name, *_kind(variable)) for name, variable in self.mirrored.items()),
-            *(Value(name, *_kind(variable), pieces(variable)) for name, variable in self.sharded.items()),
+            *(sharding.value_of(name, variable) for name, variable in self.mirrored.items()),
+            *(sharding.value_of(name, each, pieces(each)) for name, each in self.sharded.items()),
         ]
 
     def needed(self) -> dict[str, list[Box]]:
@@ -259,14 +261,8 @@ class ModelState:
     def look_again(self, used: Any = None) -> bool:
         """Finds the variables that have come into being, and hands restored values over to them.
 
-        Args:
-            used: A variable that is about to be used for the first time.
-
-        Returns:
-            Whether that is a variable of this model by now.
-
-        Raises:
-            UnclaimedValues: A variable is not the one that was saved, or was used before that could be told.
+        `used` is a variable that is about to be used for the first time: returns whether it is one of this model by
+        now. Raises `UnclaimedValues` if a variable is not the one that was saved, or was used before that was known.
         """
         self._find()
         if self._handover.hand_over(self._real, used):
@@ -280,11 +276,7 @@ class ModelState:
             self._find()
 
     def holds(self, handle: Any) -> bool:
-        """Whether a resource holds the state of one of these variables, which a save has.
-
-        Args:
-            handle: The resource, as `backend.seam.Variables.identity` means it.
-        """
+        """Whether a resource, as `Variables.identity` means it, holds the state of one of these variables."""
         return id(handle) in self._identities(self._real.values())
 
     def holder(self) -> Callable[[Any], bool]:
@@ -305,7 +297,7 @@ class ModelState:
 
         Metrics, seeds, and all that is at most `SMALL` bytes, such as the learning rate; or everything.
         """
-        known = {*self.mirrored, *self.local, *self.sharded} if everything else self._small
+        known = self.named if everything else self._small
 
         def kept(name: str, nbytes: int) -> bool:
             return nbytes <= SMALL or name in known or name.rpartition("@")[0] in known
@@ -314,7 +306,6 @@ class ModelState:
 
     def rules(self) -> dict[str, Rule]:
         """Returns how each variable is converted to another number of replicas than saved it, by name."""
-        named = {**self.mirrored, **self.local, **self.sharded}
         rules = {
             name: Rule.TOTAL
             if id(variable) in self._accumulators
@@ -323,7 +314,7 @@ class ModelState:
                 object if variable.dtype == "string" else dtype_of(variable.dtype),
                 seed=is_seed_state(variable),
             )
-            for name, variable in named.items()
+            for name, variable in self.named.items()
         }
         return {**rules, _GLOBAL_SEED: Rule.OWN}
 
@@ -340,7 +331,7 @@ class ModelState:
         """Returns name, shape and dtype of the variables: the identity of model and optimizer."""
         return [
             {"name": name, "shape": [int(n) for n in variable.shape], "dtype": str(variable.dtype)}
-            for name, variable in {**self.mirrored, **self.local, **self.sharded}.items()
+            for name, variable in self.named.items()
         ]
 
     def sizes(self) -> Sizes:
@@ -386,15 +377,3 @@ class ModelState:
         if isinstance(variable, Waiting):
             return tuple(variable.values)
         return self._variables.parts(self._strategy, variable)
-
-
-def _kind(variable: Any) -> tuple[str, tuple[int, ...]]:
-    return str(variable.dtype), tuple(int(size) for size in variable.shape)
-
-
-def _unique(name: str, taken: Iterable[Mapping[str, Any]]) -> str:
-    number, unique = 1, name
-    while any(unique in names for names in taken):
-        number += 1
-        unique = f"{name}#{number}"
-    return unique

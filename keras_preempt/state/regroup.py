@@ -35,12 +35,9 @@ KEPT, COPIED = "kept as they were", "copied, being alike"
 
 
 def rule_of(aggregation: str, dtype: DTypeLike, *, seed: bool = False) -> Rule:
-    """Returns the rule for a variable.
+    """Returns the rule for a variable with that aggregation: "sum", "mean", "only_first_replica" or "none".
 
-    Args:
-        aggregation: Its attribute of that name: "sum", "mean", "only_first_replica" or "none".
-        dtype: Of its values.
-        seed: Whether it is the state of a generator of random numbers.
+    `seed` says whether it is the state of a generator of random numbers.
     """
     dtype = np.dtype(dtype)
     if not _is_number(dtype) or seed:
@@ -52,15 +49,9 @@ def rule_of(aggregation: str, dtype: DTypeLike, *, seed: bool = False) -> Rule:
 
 
 def regroup(values: Sequence[Array], replicas: int, rule: Rule) -> tuple[list[Array], str]:
-    """Makes the values of all replicas from those of all replicas before.
+    """Returns the values of that many replicas, made from those of all replicas before, and how, in words.
 
-    Args:
-        values: Of the old replicas, in order; at least one, all of one shape and dtype.
-        replicas: How many there are now; at least 1.
-        rule: How they are converted, if they are not as many and not alike.
-
-    Returns:
-        The values of the new replicas, in order, and how they were made, in words.
+    The old values are of one shape and dtype; the `rule` applies if they are not as many and not alike.
     """
     if len(values) == replicas:
         return list(values), KEPT
@@ -78,8 +69,9 @@ def regroup(values: Sequence[Array], replicas: int, rule: Rule) -> tuple[list[Ar
 def total(values: Sequence[Array]) -> Array:
     """Returns the sum, rounded once to the dtype of the values; whole numbers wrap as theirs do."""
     dtype = values[0].dtype
+    wide = np.dtype({"i": np.int64, "u": np.uint64}.get(dtype.kind, np.longdouble))
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.asarray(np.sum(np.stack(values).astype(_wide(dtype)), axis=0)).astype(dtype)
+        return np.asarray(np.sum(np.stack(values).astype(wide), axis=0)).astype(dtype)
 
 
 def average(values: Sequence[Array]) -> Array:
@@ -122,10 +114,8 @@ def share(whole: Array, replicas: int) -> list[Array]:
 
 
 def _is_number(dtype: np.dtype[Any]) -> bool:
-    return dtype.kind in "iuf" or _is_small_float(dtype)
-
-
-def _is_small_float(dtype: np.dtype[Any]) -> bool:
+    if dtype.kind in "iuf":
+        return True
     try:
         ml_dtypes.finfo(dtype)
     except ValueError:
@@ -135,7 +125,3 @@ def _is_small_float(dtype: np.dtype[Any]) -> bool:
 
 def _is_whole(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "iu"
-
-
-def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    return np.dtype({"i": np.int64, "u": np.uint64}.get(dtype.kind, np.longdouble))

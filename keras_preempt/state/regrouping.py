@@ -53,8 +53,7 @@ def regrouped_for(
         num_batches=feed.position(pending=False)["num_batches"],
     )
     values = regrouped.loaded.values
-    known = {**model_state.mirrored, **model_state.local, **model_state.sharded}
-    if later := find_waiting(values.whole, values.local, known)[1]:
+    if later := find_waiting(values.whole, values.local, model_state.named)[1]:
         raise not_regrouped(later)
     return regrouped.loaded, regrouped
 

@@ -8,17 +8,24 @@ the model from its description.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 _NUMBERED = re.compile(r"(.*?)(?:_([0-9]+))?\Z", re.DOTALL)
+
+
+def unique(name: str, taken: Container[str]) -> str:
+    """Returns a name that tells a variable from those of the same path: "dense/kernel#2" after "dense/kernel"."""
+    number, found = 1, name
+    while found in taken:
+        number += 1
+        found = f"{name}#{number}"
+    return found
 
 
 def named_alike(names: Sequence[str], saved: Sequence[str]) -> dict[str, str] | None:
     """Returns the saved name that belongs to each name, if there is exactly one way to see it; else None.
 
-    Args:
-        names: Paths of variables, such as "sequential_1/dense_3/kernel".
-        saved: The same in a checkpoint.
+    Both are paths of variables, such as "sequential_1/dense_3/kernel".
     """
     if set(names) == set(saved):
         return {name: name for name in names}

@@ -18,7 +18,7 @@ from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.state import sharding
 from keras_preempt.state.regroup import Rule, rule_of
 from keras_preempt.state.saved_weights import Weights, read_weights
-from keras_preempt.state.variable_names import differ_in_layer, named_alike
+from keras_preempt.state.variable_names import differ_in_layer, named_alike, unique
 
 _SHOWN = 10  # differences that a message lists
 
@@ -66,22 +66,18 @@ def load_weights(model: keras.Model, directory: str | os.PathLike[str], step: in
 def load_weights_from(
     model: keras.Model, store: Store, step: int | None, saved_names: Sequence[str] | None = None
 ) -> tuple[int, Weights]:
-    """Like `load_weights`.
+    """Like `load_weights`; returns the step, and the weights.
 
-    Args:
-        model: The model.
-        store: The run's directory.
-        step: Training steps done; None for the newest.
-        saved_names: By which names a checkpoint has the variables of the model, in their order; None to go by the
-            names that they have.
-
-    Returns:
-        The step, and the weights.
+    `saved_names` are the names by which a checkpoint has the variables of the model, in their order; None to go by the
+    names that they have.
     """
     variables = _weights(model)
     read_run(store)
     rules = {
-        name: rule_of(str(getattr(variable, "aggregation", "none")), _value_dtype(variable))
+        name: rule_of(
+            str(getattr(variable, "aggregation", "none")),
+            np.uint8 if variable.dtype == "string" else keras.backend.standardize_dtype(variable.dtype),
+        )
         for name, variable in variables.items()
     }
     info, weights = read_chosen(store, step, lambda info: read_weights(store, info, rules))
@@ -106,11 +102,7 @@ def named_variables(model: keras.Model) -> dict[str, Any]:
     """All variables of a model, in its order, by the names that a checkpoint gives them."""
     found: dict[str, Any] = {}
     for variable in model.variables:
-        number, name = 1, str(variable.path)
-        while name in found:
-            number += 1
-            name = f"{variable.path}#{number}"
-        found[name] = variable
+        found[unique(str(variable.path), found)] = variable
     return found
 
 
@@ -122,10 +114,6 @@ def _weights(model: keras.Model) -> dict[str, Any]:
         )
     named = named_variables(model)
     return {name: variable for name, variable in named.items() if not is_seed_state(variable)}
-
-
-def _value_dtype(variable: Any) -> Any:
-    return np.uint8 if variable.dtype == "string" else keras.backend.standardize_dtype(variable.dtype)
 
 
 def _in_order(model: keras.Model, saved_names: Sequence[str]) -> dict[str, str] | None:
