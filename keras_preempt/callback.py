@@ -90,6 +90,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         input_state: int | str = "auto",
         on_event: OnEvent | None = None,
     ) -> None:
+        given = dict(locals())
         super().__init__()
         log.show()
         backend()  # Refuses, before anything else is done, a backend on which this package does not work.
@@ -116,18 +117,8 @@ class PreemptionCallback(keras.callbacks.Callback):
             on_event,
             hooks.for_fit,
         )
-        given = {
-            "termination": termination,
-            "save_every": save_every,
-            "max_to_keep": max_to_keep,
-            "keep_every": keep_every,
-            "staging_dir": staging_dir,
-            "save_on_request": save_on_request,
-            "input_state": input_state,
-            "on_event": on_event,
-        }
-        defaults = inspect.signature(PreemptionCallback).parameters
-        shown = [f"{name}={value!r}" for name, value in given.items() if value != defaults[name].default]
+        _, *options = inspect.signature(PreemptionCallback).parameters.values()
+        shown = [f"{each.name}={given[each.name]!r}" for each in options if given[each.name] != each.default]
         self._shown = ", ".join([repr(store.url), *shown])
         # Whether Keras may call the hooks at the end of a step in another thread, which waits for the logs. Otherwise
         # it waits for each step before it begins the next one.
@@ -230,29 +221,18 @@ class _Last(keras.callbacks.Callback):
     fit: Fit
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """The other callbacks have begun the epoch."""
         self.fit.session.after_epoch_begin()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """The other callbacks have begun the validation."""
         self.fit.session.validation_began()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """The other callbacks have ended the epoch."""
         self.fit.epoch_has_ended(epoch)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """The other callbacks have ended training too."""
         self.fit.training_has_ended()
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """No-op: faster than the base class."""
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """No-op: faster than the base class."""
-
-    def on_test_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """No-op: faster than the base class."""
-
-    def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """No-op: faster than the base class."""
+    on_train_batch_end = on_test_batch_begin = on_test_batch_end = on_train_batch_begin

@@ -102,7 +102,10 @@ class PreemptionCheckpointHandler:
         self._failed_at = -1
         self._loop = Loop(place, coordinator, checkpoints, config, on_event, hooks.for_loop)
         self._runtime = self._loop.runtime
-        _end_with_the_program(self)
+        if not _living:
+            atexit.unregister(_end_all)
+            atexit.register(_end_all)  # After TensorFlow's own, so that it is called before them.
+        _living.add(self)
 
     def __repr__(self) -> str:
         """Says where it saves, which worker this is, and how far the loop has come."""
@@ -275,15 +278,8 @@ def _as_ours(config: Any) -> TerminationConfig:
 _living: weakref.WeakSet[PreemptionCheckpointHandler] = weakref.WeakSet()
 
 
-def _end_with_the_program(handler: PreemptionCheckpointHandler) -> None:
-    """Closes the handler before the interpreter ends, if its user does not."""
-    if not _living:
-        atexit.unregister(_end_all)
-        atexit.register(_end_all)  # After TensorFlow's own, so that it is called before them.
-    _living.add(handler)
-
-
 def _end_all() -> None:
+    """Closes the handlers before the interpreter ends, if their user has not."""
     error = getattr(sys, "last_value", None)  # What ends the program, if anything does.
     with contextlib.ExitStack() as ending:
         # In the same order on all workers: the last line first, and every one of them.

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from keras_preempt.process import environment
-from keras_preempt.training.run.hook import Hook
+from keras_preempt.training.run.participant import Hook
 
 if TYPE_CHECKING:
     from keras_preempt.training.run.runtime import Runtime

@@ -20,7 +20,7 @@ from keras_preempt.checkpoint import failpoints
 from keras_preempt.drilled.places import fit_name, given
 from keras_preempt.drilled.step_record import Begun, StepRecord
 from keras_preempt.process import environment
-from keras_preempt.training.run.hook import Hook
+from keras_preempt.training.run.participant import Hook
 
 if TYPE_CHECKING:
     from keras_preempt.training.run.runtime import Runtime

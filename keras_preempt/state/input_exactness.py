@@ -242,34 +242,26 @@ def drew_globally(feed: InputFeed) -> str:
     )
 
 
-def shown_by_epoch(feed: InputFeed) -> str:
-    """Returns why a restart may see other batches than training was given in an epoch that has just ended.
+def gave_others(feed: InputFeed, of: str) -> str:
+    """Returns why a restart may see other batches than were given in an epoch or validation that has just ended.
 
     It comes with what to do about it; empty if nothing was found, or it was said before.
     """
-    given = _gave_others(feed, "epoch")
-    if not given or has_state_methods(feed.py_dataset):
+    dataset = feed.py_dataset
+    if dataset is None or not batches_asked.of(feed.epoch_iterator).end_epoch(feed.batches):
         return ""
-    if _is_of_keras(feed.py_dataset):
-        return f"{given}. {_OWN_CLASS}"
-    return f"{given}. {_SEED_BY_INDEX}; or give the dataset get_state(), which returns plain data, and set_state(state)"
-
-
-def shown_by_validation(feed: InputFeed) -> str:
-    """Returns the same of a validation that has just ended."""
-    given = _gave_others(feed, "validation")
-    return f"{given}. Let each batch depend on its index alone" if given else ""
-
-
-def _gave_others(feed: InputFeed, of: str) -> str:
-    """Compares the batches of an epoch that has just ended with those before it; empty if they did not differ."""
-    if feed.py_dataset is None or not batches_asked.of(feed.epoch_iterator).end_epoch(feed.batches):
+    if feed.changes_itself or (of == "epoch" and has_state_methods(dataset)):
         return ""
-    if feed.changes_itself:
-        return ""
+    cure = (
+        f"{_SEED_BY_INDEX}; or give the dataset get_state(), which returns plain data, and set_state(state)"
+    )
+    if of == "validation":
+        cure = "Let each batch depend on its index alone"
+    elif _is_of_keras(dataset):
+        cure = _OWN_CLASS
     return (
-        f"{type(feed.py_dataset).__name__} gave other batches in the first {of} than when Keras asked for the same "
-        "ones before it, and a restart may lose what made them differ"
+        f"{type(dataset).__name__} gave other batches in the first {of} than when Keras asked for the same ones before "
+        f"it, and a restart may lose what made them differ. {cure}"
     )
 
 

@@ -16,7 +16,7 @@ from keras_preempt.backend.bytecode import stored_attributes, within
 from keras_preempt.backend.user_code import attributes, enclosed, is_a, is_of_keras
 from keras_preempt.state.attribute_values import CONTAINERS
 from keras_preempt.state.attributes import Attributes, is_same_in_each_start
-from keras_preempt.state.callback_code import HookCode, Used, variables_in
+from keras_preempt.state.callback_code import HookCode, variables_in
 from keras_preempt.state.callback_cure import LAMBDA
 from keras_preempt.state.changed_names import MUTATORS, changed_outside
 
@@ -43,7 +43,13 @@ def unkept(
     found = [
         *_attributes(code.names, stored, kept.not_plain(name)),
         *_objects(code, functions, {id(each.of) for each in lost}),
-        *_outside(functions, kept, lost),
+        *(f"the variable {each.name} outside of it" for each in lost if each.of is None),
+        *(
+            f"the variable {name} outside of it"
+            for function in functions
+            for name, value in changed_outside(function, enclosed(function))
+            if value is None or not kept.is_kept(value)
+        ),
         *(["code that cannot be read"] if code.unread else []),
     ]
     title = f"{type(callback).__name__} ("
@@ -83,14 +89,6 @@ def _objects(code: HookCode, functions: Sequence[FunctionType], losing: set[int]
         changed = any(isinstance(method, FunctionType) and method.__code__ in changing for method in methods)
         if changed or id(each) in losing:
             yield f"an object that it uses: {kind.__name__}"
-
-
-def _outside(functions: Sequence[FunctionType], kept: Attributes, lost: Sequence[Used]) -> Iterator[str]:
-    yield from (f"the variable {each.name} outside of it" for each in lost if each.of is None)
-    for function in functions:
-        for name, value in changed_outside(function, enclosed(function)):
-            if value is None or not kept.is_kept(value):
-                yield f"the variable {name} outside of it"
 
 
 def missed_by(

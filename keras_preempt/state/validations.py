@@ -22,7 +22,6 @@ from keras_preempt.state import inputs
 from keras_preempt.state.callback_code import HookCode
 from keras_preempt.state.callbacks import CHANGES_WEIGHTS, CallbackStates
 from keras_preempt.state.component import Component, RestoreMoment, StoredState
-from keras_preempt.state.input_exactness import shown_by_validation
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.shuffles import Counts, Shuffles
 
@@ -46,6 +45,10 @@ class Validations(Component):
 
     They change metrics, seeds and counters, and weights where something could change these: the other callbacks, or a
     model's own evaluate, before the validation begins and again after a restart.
+
+    Attributes:
+        feed: Their data; None if there was none yet.
+        restored_draws: How many batches were drawn from each iterator that was made before the restored checkpoint.
     """
 
     def __init__(
@@ -55,29 +58,19 @@ class Validations(Component):
         self._shuffles = shuffles
         self._variables = variables
         self._callbacks = callbacks
-        self._feed: InputFeed | None = None
-        self._restored_draws: list[int] = []
+        self.feed: InputFeed | None = None
+        self.restored_draws: list[int] = []
         self._drawn = _Drawn()
         self._counts_before: Counts | None = None  # How far the shuffles were before the last validation.
         self._evaluate_changes = HookCode(model, ("evaluate",)).may_change_weights
         self._before_evaluate: WorkerValues | None = None
         self._sample: WorkerValues | None = None
 
-    @property
-    def dataset(self) -> Any:
-        """What Keras iterates over in the validations; None if there was none yet."""
-        return None if self._feed is None else self._feed.dataset
-
-    @property
-    def iterators(self) -> int:
-        """How many iterators over the data were made before the restored checkpoint."""
-        return len(self._restored_draws)
-
     def before_evaluate(self) -> None:
         """Before Keras makes an iterator for a validation, to look at a batch or to go through all."""
         self._counts_before = self._shuffles.counts()
-        if self._feed is not None:
-            self._drawn.goes_on = self._feed.goes_on
+        if self.feed is not None:
+            self._drawn.goes_on = self.feed.goes_on
         capture = self._variables.capture_changed_by_validation
         self._before_evaluate = capture(weights=True) if self._evaluate_changes else None
 
@@ -100,25 +93,30 @@ class Validations(Component):
             )
             self._callbacks.change_weights = True
 
-    def ended(self) -> str:
-        """A validation has ended; see `shown_by_validation`."""
-        return "" if self._feed is None else shown_by_validation(self._feed)
-
     def capture(self, phase: str, values: WorkerValues) -> dict[str, Any]:
         inside = phase == "validation"
-        if inside:
-            self._begin()
-        if self._feed is None:
-            draws = self._restored_draws
+        if inside:  # One begins.
+            source = evaluation_iterator(self._model)
+            looks = builds_before_evaluating(self._model)
+            if source is not None and (self.feed is None or self.feed.epoch_iterator is not source):
+                self.feed = backend().feed(source)
+                self.feed.note = self._shuffles.counts
+                self._draw_again(self.feed, looks=looks)
+            elif self.feed is not None and looks:
+                self.feed.looked_at()
+            if self.feed is not None:
+                batches_asked.of(self.feed.epoch_iterator).begin_epoch()
+        if self.feed is None:
+            draws = self.restored_draws
         elif inside or not builds_before_evaluating(self._model):
-            draws = self._feed.draws
+            draws = self.feed.draws
         else:
             # Under a strategy, Keras looks at one more batch before each validation. The restarted process does so by
             # itself before its first one; all the others it has to draw again.
-            draws = self._feed.draws_after_next_look()
-        if self._feed is not None:
-            goes_on = self._drawn.goes_on if inside else self._feed.goes_on
-            self._drawn = _Drawn(list(self._feed.noted), inside, goes_on)
+            draws = self.feed.draws_after_next_look()
+        if self.feed is not None:
+            goes_on = self._drawn.goes_on if inside else self.feed.goes_on
+            self._drawn = _Drawn(list(self.feed.noted), inside, goes_on)
         return {
             "evaluation_iterators": len(draws),
             "evaluation_draws": draws,
@@ -132,24 +130,12 @@ class Validations(Component):
             return
         state = saved.state
         made = int(state["evaluation_iterators"])
-        self._restored_draws = [int(batches) for batches in state.get("evaluation_draws", [0] * made)]
+        self.restored_draws = [int(batches) for batches in state.get("evaluation_draws", [0] * made)]
         drawn = state.get("validated", {})
         made_at = [
             None if counts is None else [int(each) for each in counts] for counts in drawn.get("made_at", ())
         ]
         self._drawn = _Drawn(made_at, bool(drawn.get("looked", False)), bool(drawn.get("goes_on", False)))
-
-    def _begin(self) -> None:
-        source = evaluation_iterator(self._model)
-        looks = builds_before_evaluating(self._model)
-        if source is not None and (self._feed is None or self._feed.epoch_iterator is not source):
-            self._feed = backend().feed(source)
-            self._feed.note = self._shuffles.counts
-            self._draw_again(self._feed, looks=looks)
-        elif self._feed is not None and looks:
-            self._feed.looked_at()
-        if self._feed is not None:
-            batches_asked.of(self._feed.epoch_iterator).begin_epoch()
 
     def _draw_again(self, feed: InputFeed, *, looks: bool) -> None:
         """Brings the validation data of a resumed fit to where it would be without the interruption.
@@ -157,15 +143,15 @@ class Validations(Component):
         Only the batch that Keras looks at was drawn from the feed; it does so before each validation if `looks`.
         """
         before, drawn = self._counts_before, self._drawn
-        if not self._restored_draws:
+        if not self.restored_draws:
             return
         if before is None or not drawn.made_at or drawn.made_at[-1] is None:
-            inputs.draw_again(feed, self._restored_draws)
+            inputs.draw_again(feed, self.restored_draws)
             return
         # By now Keras has looked at a batch, for which it has made an iterator. In the fit as it was, it looked at one
         # of an iterator that was there, or of a new one as well.
         looked_anew = looks and not drawn.goes_on
         after = self._shuffles.counts() if looked_anew else before
         made_at = [*drawn.made_at, before] if looked_anew and not drawn.looked else drawn.made_at
-        inputs.draw_again(feed, self._restored_draws, self._shuffles, made_at)
+        inputs.draw_again(feed, self.restored_draws, self._shuffles, made_at)
         self._shuffles.go_to(after)

@@ -355,7 +355,7 @@ def test_without_a_drill_nothing_is_recorded_and_no_boundary_is_looked_at(tmp_pa
         monkeypatch.delenv(name, raising=False)
     assert StepRecord.from_environment(0, dict, 0) is None
     looked = []
-    monkeypatch.setattr("keras_preempt.training.run.hook.Hook.boundary", lambda *at: looked.append(at))
+    monkeypatch.setattr("keras_preempt.training.run.participant.Hook.boundary", lambda *at: looked.append(at))
     train(tmp_path / "checkpoints")
     assert looked == []
 

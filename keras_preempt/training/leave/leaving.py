@@ -44,21 +44,11 @@ def end_limit_of(place: Place, left: float | None) -> float:
 
 @contextlib.contextmanager
 def whatever_happens(what: str) -> Iterator[None]:
-    """Continues to leave after an error: the checkpoint is committed or is not, and the exit status says which."""
+    """Continues to leave after an error in the block: the exit status says whether the checkpoint is committed."""
     try:
         yield
     except Exception:
         logger.exception("%s has failed; this process leaves all the same.", what)
-
-
-def call_save_fn(termination: Termination) -> None:
-    """Calls the user's save_fn, if there is one; what it raises is logged."""
-    if termination.save_fn is None:
-        return
-    try:
-        termination.save_fn()
-    except Exception:  # Whatever it is: the checkpoint is safe, and the machine goes anyway.
-        logger.exception("save_fn has failed; the checkpoint of keras_preempt is not touched by that.")
 
 
 def wait_for_workers(termination: Termination, place: Place, notices: Iterable[Notice]) -> None:
@@ -120,22 +110,18 @@ def _end_soon() -> None:
 def _at_the_end() -> None:
     # The interpreter would look for garbage among all of TensorFlow's objects, for a second or more.
     gc.freeze()
-    _never_drop(_kept)
+    _keep_iterators()
 
 
 def _keep_iterators() -> None:
     with whatever_happens("Keeping the iterators of the input"):
-        _never_drop(pipelines.iterators())
-
-
-def _never_drop(iterators: Iterable[Any]) -> None:
-    # An iterator may take a minute to drop. Nobody drops what has one reference more than there are.
-    for each in iterators:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+        # An iterator may take a minute to drop. Nobody drops what has one reference more than there are.
+        for each in _kept or pipelines.iterators():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
 
 
 def stay() -> None:
-    """This process trains, maybe again after its program caught the exception: undoes what `_end_soon` prepared."""
+    """Undoes what `_end_soon` prepared: this process trains, maybe again after its program caught the exception."""
     _kept.clear()
     end_limit.no_limit()
     atexit.unregister(_keep_iterators)

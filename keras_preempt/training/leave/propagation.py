@@ -94,10 +94,8 @@ def _rebuilt(failure: Failure, who: str) -> Exception:
 class Propagation:
     """Tells all workers of an error that ends the training of one of them.
 
-    `remote` are the workers that this process computes on, which can be lost as well.
-
-    Attributes:
-        origin: Where the error that has ended the training comes from; None as long as there is none.
+    `remote` are the workers that this process computes on, which can be lost as well. `origin` says where the error
+    that has ended the training comes from; None as long as there is none.
     """
 
     def __init__(self, coordinator: Coordinator, *, remote: RemoteWorkers = NO_WORKERS) -> None:
@@ -146,7 +144,7 @@ class Propagation:
         return ErrorWatch(self._coordinator, _KEY, self._heard)
 
     def told(self) -> Exception | None:
-        """The error of which another worker has told, if one has; asks the coordination service once."""
+        """Returns the error of which another worker has told, if one has; asks the coordination service once."""
         failure = self._look()
         return None if failure is None else self._heard(failure)
 
@@ -256,7 +254,7 @@ def tell_loss(text: str) -> None:
 
 
 def gist(text: str) -> str:
-    """The first line of an error's text that says what is wrong; TensorFlow's begin with where it is."""
+    """Returns the first line of an error's text that says what is wrong; TensorFlow's begin with where it is."""
     for line in text.splitlines():
         line = line.strip()
         if line and not line.startswith(_NOT_THE_GIST):

@@ -26,8 +26,7 @@ from keras_preempt.state.callback_cure import cure
 from keras_preempt.state.callbacks import CallbackStates
 from keras_preempt.training.leave import leaving
 from keras_preempt.training.run import several_fits
-from keras_preempt.training.run.hook import Hook
-from keras_preempt.training.run.participant import Participant
+from keras_preempt.training.run.participant import Hook, Participant
 from keras_preempt.training.save.resuming import ResumedFrom
 from keras_preempt.training.save.saver import Saved
 from keras_preempt.training.save.saves import Saves
@@ -38,19 +37,9 @@ logger = logging.getLogger("keras_preempt")
 
 @dataclass(eq=False)
 class Fit:
-    """One fit, ready for its first step.
+    """One fit, ready for its first step, at `position`.
 
     Attributes:
-        model: The model that is fitted.
-        slot: Which fit of the process it is.
-        participant: This process among those that train together.
-        session: The training state.
-        saves: Its saves.
-        milestones: How far it has come, for the events.
-        points: The same for TensorBoard.
-        bar: The progress bar of Keras.
-        position: Where it stands at first.
-        resumed: Where it has resumed from.
         logs: The logs of the last step, as callbacks are given them.
         step_ended: Takes the number of a batch of this epoch whose step has ended.
         runtime: Where boundaries are counted.
@@ -85,14 +74,14 @@ class Fit:
     # -- The hooks of fit. Those of a step add one and test a flag; nothing else while nothing happens. ----
 
     def epoch_begins(self, epoch: int) -> None:
-        """A boundary; the first one after a resume hands the other callbacks their state back."""
+        """The first one after a resume hands the other callbacks their state back."""
         self._epoch = epoch
         self.session.before_epoch()
         self.runtime.entered += 1
         self._boundary("epoch", 0)
 
     def step_begins(self, batch: int) -> None:
-        """A boundary that was counted, and at which there is something to look at."""
+        """Looks at a boundary that was counted, if the runtime or the schedule needs that."""
         runtime = self.runtime
         if runtime.attention or runtime.entered >= self._due:
             self._boundary("train", batch)
@@ -101,7 +90,6 @@ class Fit:
             runtime.due = min(self._due, self._snapshots.next_boundary())
 
     def validation_begins(self) -> None:
-        """A boundary."""
         if self.milestones.awaits_step:  # All steps of the epoch were one execution.
             self._passed(self.session.position(self._epoch, "validation", 0))
         self._snapshots.pauses()
@@ -113,7 +101,6 @@ class Fit:
         self._test_began = time.monotonic()
 
     def validation_step_begins(self, batch: int) -> None:
-        """A boundary."""
         runtime = self.runtime
         if batch == 0:
             runtime.pace.paused(time.monotonic() - self._test_began)
@@ -122,13 +109,13 @@ class Fit:
             self._boundary("validation", batch)
 
     def epoch_ends(self) -> None:
-        """The other callbacks end the epoch after this: the time that they take is part of the grace period."""
+        """Comes before the other callbacks end the epoch: the time that they take is part of the grace period."""
         self._snapshots.pauses()
         self.session.epoch_ended()
         self._epoch_ended = time.monotonic()
 
     def epoch_has_ended(self, epoch: int) -> None:
-        """The other callbacks have ended the epoch; if it was the last, training is over."""
+        """Comes after the other callbacks have ended the epoch; if it was the last, training is over."""
         self.bar.ended()
         self.runtime.pace.paused(time.monotonic() - self._epoch_ended)
         if epoch + 1 >= self.session.epochs or self.model.stop_training:
@@ -144,11 +131,10 @@ class Fit:
         self.participant.ending.end("training is over")
 
     def training_has_ended(self) -> None:
-        """The other callbacks have ended training too: the next fit is another one.
+        """Comes after the other callbacks have ended training: the next fit is another one.
 
-        Raises:
-            Fenced: The end is not saved: a newer start of the job has the directory, and trains on from there.
-            KeyboardInterrupt: The user has pressed Ctrl-C when it was too late to leave before the end.
+        Raises `Fenced` if the end is not saved, since a newer start of the job has the directory and trains on from
+        there, and KeyboardInterrupt if the user pressed Ctrl-C when it was too late to leave before the end.
         """
         if (fenced := self.saves.fenced) is not None:
             exits_with(fenced, EXIT_NOT_SAVED)
@@ -251,9 +237,13 @@ class Fit:
         return saved
 
     def _call_save_fn(self) -> None:
-        if self.participant.termination.save_fn is not None:
-            self.saves.wait()
-            leaving.call_save_fn(self.participant.termination)
+        if (save_fn := self.participant.termination.save_fn) is None:
+            return
+        self.saves.wait()
+        try:
+            save_fn()
+        except Exception:  # Whatever it is: the checkpoint is safe, and the machine goes anyway.
+            logger.exception("save_fn has failed; the checkpoint of keras_preempt is not touched by that.")
 
     # -- The end -----------------------------------------------------------------------------------------
 

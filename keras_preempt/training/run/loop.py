@@ -20,8 +20,7 @@ from keras_preempt.notices.coordination_key import notice_of
 from keras_preempt.notices.termination import TerminationConfig
 from keras_preempt.process.words import counted
 from keras_preempt.report.delivery import OnEvent
-from keras_preempt.training.run.hook import Hook
-from keras_preempt.training.run.participant import Ending, Participant
+from keras_preempt.training.run.participant import Ending, Hook, Participant
 from keras_preempt.training.save.resuming import ResumedFrom
 
 if TYPE_CHECKING:
@@ -42,22 +41,13 @@ Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 class Loop:
     """One loop. It restores the latest checkpoint, and takes part in rounds from then on.
 
-    Raises whatever a restore can raise; everything that was started has ended then.
-
-    Args:
-        place: Which process this is.
-        coordinator: How the workers talk to each other.
-        checkpoints: What is saved.
-        config: How notices arrive and how the process ends.
-        on_event: Called with each event, in a thread.
-        make_hook: Given the number of this worker, returns what else looks at its boundaries.
+    Raises whatever a restore can raise; everything that was started has ended then. `make_hook`, given the number of
+    this worker, returns what else looks at its boundaries.
 
     Attributes:
         number: How many loops this process has begun before and with this one.
         order: Whether the loop's calls come before its steps.
-        runtime: Where the loop counts its boundaries.
         steps_at_start: The number of runs before this process began.
-        resumed: What it has resumed from; None if there was nothing.
     """
 
     def __init__(
@@ -107,7 +97,6 @@ class Loop:
 
     @property
     def over(self) -> bool:
-        """Whether the loop has ended."""
         return self._ending.over
 
     @property

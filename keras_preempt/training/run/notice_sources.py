@@ -72,11 +72,22 @@ class NoticeSources:
         if clustered and backend().hears_by_key:
             # In addition to the signals: one that came before this fit went to the runtime's own handler, which sets
             # the key up to a second later.
-            keys, on_lost = _notice_keys(place, coordinator), None
-            if place.workers and keys is not coordinator:
-                hung = HungOnLoss()
-                self._start(hung)
-                on_lost = hung.begin
+            keys, on_lost = (
+                coordinator,
+                None,
+            )  # Under the keys of which coordinator TensorFlow leaves its notices.
+            if place.workers:
+                try:
+                    keys = backend().notice_keys()
+                except CoordinationLost:
+                    logger.warning(
+                        "The remote workers have no coordination service: notices of their preemption will NOT be "
+                        "heard. Connect to them with a TPUClusterResolver."
+                    )
+                else:
+                    hung = HungOnLoss()
+                    self._start(hung)
+                    on_lost = hung.begin
             self._start(CoordinationKeyNotices(keys, self._about_a_task, on_lost))
 
     def start_platform(self) -> Termination:
@@ -116,7 +127,7 @@ class NoticeSources:
             self._signals.leave_with(status)
 
     def stop(self) -> None:
-        """Ends all sources. Can be called twice."""
+        """Can be called twice."""
         with contextlib.ExitStack() as stopping:
             stopping.callback(self._detection.stop)
             for source in self._sources:
@@ -133,17 +144,3 @@ class NoticeSources:
     def _about_a_task(self, notice: Notice) -> None:
         if self._place.workers or task_named_by(notice) == self._place.task:
             self._runtime.notify(notice)
-
-
-def _notice_keys(here: Place, coordinator: Coordinator) -> Coordinator:
-    """The coordinator under whose keys TensorFlow leaves its notices."""
-    if not here.workers:
-        return coordinator
-    try:
-        return backend().notice_keys()
-    except CoordinationLost:
-        logger.warning(
-            "The remote workers have no coordination service: notices of their preemption will NOT be heard. "
-            "Connect to them with a TPUClusterResolver."
-        )
-        return coordinator

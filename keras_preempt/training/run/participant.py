@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from keras_preempt.agreement.coordinator import Coordinator
@@ -22,9 +22,30 @@ from keras_preempt.report.events import EventLog
 from keras_preempt.report.status import Status, Steps
 from keras_preempt.training.leave import leaving
 from keras_preempt.training.leave.propagation import Propagation, gist
-from keras_preempt.training.run.hook import Hook
 from keras_preempt.training.run.notice_sources import NoticeSources
 from keras_preempt.training.run.runtime import Runtime
+
+
+class Hook:
+    """A second look at every boundary: does nothing. A drill passes one of its own; see `keras_preempt.drilled`.
+
+    Attributes:
+        every_boundary: Whether to be called at every boundary, whatever happens.
+    """
+
+    every_boundary = False
+
+    def boundary(self, position: Position, logs: Mapping[str, Any] | None = None) -> None:
+        """Training stands at a boundary, after an execution with these logs; this may not return."""
+
+    def finish(self, position: Position, logs: Mapping[str, Any] | None) -> None:
+        """Training is over."""
+
+    def state_was_missed(self, callbacks: Sequence[str]) -> None:
+        """An error leaves the fit, raised in callbacks whose state was not kept."""
+
+    def close(self) -> None:
+        """The fit is left."""
 
 
 class Ending:
@@ -46,7 +67,7 @@ class Ending:
         return self._over or os.getpid() != self._owner
 
     def add(self, end: Callable[[], object]) -> None:
-        """Ends something more, before everything that was added until now."""
+        """Registers what ends before everything that was added until now."""
         self._stack.callback(end)
 
     def end(self, why: str) -> None:
@@ -68,21 +89,12 @@ class Ending:
 class Participant:
     """One process in one training. Signals are listened to from now on.
 
-    Args:
-        place: Which process this is. Here and below: also an attribute.
-        coordinator: How the workers talk to each other.
-        config: How notices arrive and how the process ends; not an attribute, see `termination`.
-        number: Tells this training from the others of this process; the same on every worker.
-        ending: Ends what was started for the training.
-        on_end_known: See `Runtime`; not an attribute.
-        on_event: Called with each event, in a thread; not an attribute.
+    `number` tells this training from the others of this process, the same on every worker; `on_end_known` see
+    `Runtime`; `on_event` is called with each event, in a thread.
 
     Attributes:
-        events: Where to write what happens.
         status: What the launcher is told at the end.
         propagation: The errors that all workers are told of.
-        runtime: Where boundaries are counted and rounds take place.
-        sources: The sources of notices.
         termination: `config`, completed by what is known of the platform.
         hook: What else looks at the boundaries.
         always_looks: Whether to look closer at every boundary, also without the hook.
@@ -133,13 +145,12 @@ class Participant:
         self.termination = self.sources.start_platform()
 
     def set_hook(self, hook: Hook) -> None:
-        """Lets the hook look at every boundary, if it wants to."""
         self.hook = hook
         if hook.every_boundary or self.always_looks:
             self.runtime.every_boundary = self.runtime.attention = True
 
     def look(self, position: Position, logs: Mapping[str, Any] | None = None) -> None:
-        """The main thread looks closer at a boundary: what comes before the round, if there is one."""
+        """Does what comes before the round, if there is one, at a boundary that the main thread looks closer at."""
         self.sources.restore_handlers()
         if self.runtime.every_boundary:
             self.hook.boundary(position, logs)
@@ -184,16 +195,9 @@ class Participant:
     ) -> NoReturn:
         """Tells how this process ends, leaves the other workers, ends what was started, and ends the process.
 
-        Args:
-            plan: What the workers have agreed on: to leave.
-            saved: The name of what was saved; None if nothing was.
-            what: Human-readable outcome and next step.
-            flush: Writes what others hold back.
-
-        Raises:
-            KeyboardInterrupt: The user of a worker has interrupted it.
-            SystemExit: The job is preempted, and there is no exit_fn.
-            Preempted: There is one, and it has returned.
+        `saved` is the name of what was saved, None for nothing; `what` the outcome and next step for a person; `flush`
+        writes what others hold back. Raises KeyboardInterrupt if the user of a worker has interrupted it; else
+        SystemExit, or Preempted if there is an exit_fn and it has returned.
         """
         interrupted = plan.kind is Kind.INTERRUPTED
         code = EXIT_NOT_SAVED if saved is None else self.termination.exit_code

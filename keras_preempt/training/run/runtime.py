@@ -30,26 +30,17 @@ logger = logging.getLogger("keras_preempt")
 class Runtime:
     """The notices of one fit, as one worker gets them, and the main thread's way through the boundaries.
 
-    Args:
-        coordinator: How the workers talk to each other.
-        events: Where to write what happened.
-        fit: The number of this fit in this process; the same on every worker.
-        grace: Seconds between a notice and the end of this process, if the user says so; see `grace.Standing`.
-        on_end_known: Called with the moment at which this machine goes, by `clock`, or None, whenever that changes.
-        clock: Returns monotonic seconds, as `Notice.heard_at` has them. Nobody sets this clock, so everything that is
-            waited for or counted down goes by it; the time of day goes into the events only.
+    `fit` is the number of this fit in this process, the same on every worker; `grace` see `grace.Standing`.
+    `on_end_known` is called with the moment at which this machine goes, by `clock`, or None, whenever that changes.
+    `clock` returns monotonic seconds: everything that is waited for or counted down goes by it, and the time of day
+    goes into the events only. `entered`, `attention` and `every_boundary` are those of `delegate.MainThread`.
 
     Attributes:
-        entered: See `delegate.MainThread`.
-        attention: See `delegate.MainThread`.
-        every_boundary: See `delegate.MainThread`.
         notices: The notices that this process has got, also those that were withdrawn since.
-        pace: How fast this fit moves and saves.
         at_risk: Returns what is lost if no save succeeds from now on, in words.
         announcement: Returns what a notice means, in words, given how much time is left, such as " in 30 s".
         due: The boundary from which on the schedule of saves has to be looked at.
         hold_seconds: How long the main thread was held, all in all.
-        started: Whether it has begun to take part in rounds.
         ends_early: Whether it leaves before the time that is left is used up, as nothing can count it.
     """
 
@@ -85,7 +76,6 @@ class Runtime:
         self._delegate = Delegate(self, coordinator, fit, grace, events.emit, clock)
 
     def reserve(self) -> float:
-        """Seconds before a deadline by which the last round has to be called."""
         return self.pace.reserve(self.entered)
 
     # -- Notices, in the listener's thread ------------------------------------------------------------
@@ -119,7 +109,16 @@ class Runtime:
             left = standing.save_deadline - now if standing else 0.0
             logger.warning("%s", self.announcement(notice, f" in {left:.0f} s" if left > 0 else ""))
             if standing.ends_at is not None:
-                self._warn_if_too_late(standing.ends_at - now)
+                step, save = self.pace.slowest(self.entered), self.pace.save_seconds
+                if (late := too_late(standing.ends_at - now, 0.0, save, step)) > 0:
+                    logger.error(
+                        "This notice comes too late: the next step is expected to take %.1f s and saving it %.1f s, "
+                        "which is %.1f s more than there is. If that comes true, %s is lost.",
+                        step,
+                        save,
+                        late,
+                        self.at_risk(),
+                    )
             self._on_end_known(standing.ends_at)
 
     def interrupt(self) -> None:
@@ -144,19 +143,6 @@ class Runtime:
             boundary=self.entered,
         )
 
-    def _warn_if_too_late(self, left: float) -> None:
-        step, save = self.pace.slowest(self.entered), self.pace.save_seconds
-        late = too_late(left, 0.0, save, step)
-        if late > 0:
-            logger.error(
-                "This notice comes too late: the next step is expected to take %.1f s and saving it %.1f s, which "
-                "is %.1f s more than there is. If that comes true, %s is lost.",
-                step,
-                save,
-                late,
-                self.at_risk(),
-            )
-
     def withdraw(self, notice: Notice) -> None:
         """A source says that what it announced will not happen. A call that was made already stands."""
         withdrawn = self._delegate.withdraw(notice)
@@ -173,7 +159,6 @@ class Runtime:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the user has interrupted this worker."""
         return self._delegate.member.interrupted
 
     @property

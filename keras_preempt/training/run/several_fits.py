@@ -33,9 +33,6 @@ class EndedFits:
     None of them can tell whether it is the last: whether "raise epochs" is good advice, or a loop is about to make the
     next call. So they are counted. The next fit that trains says how many there were; if none does, the end of the
     process says that training is over. In an interactive session, whose end may be far away, each says so itself.
-
-    Attributes:
-        interactive: Whether each is reported at once.
     """
 
     interactive: bool = field(default_factory=lambda: hasattr(sys, "ps1"))
@@ -45,11 +42,11 @@ class EndedFits:
     _pending: bool = False
 
     def another_begins(self) -> None:
-        """A fit begins, of which it is not known yet whether it had ended."""
+        """Called when a fit begins, of which it is not known yet whether it had ended."""
         self._pending = True
 
     def had_ended(self, url: str, epochs: int) -> None:
-        """A fit is restored at its end; its callback was given the directory `url`."""
+        """Counts a fit that is restored at its end; its callback was given the directory `url`."""
         self._count, self._url, self._epochs = self._count + 1, url, epochs
         self._pending = False
         if self.interactive:
@@ -88,16 +85,14 @@ class EndedFits:
 
 @dataclass
 class _Script:
-    """The fits of this process in one directory: how many began, how many ended well, and how the last one did.
-
-    Attributes:
-        unkept: What the callbacks of those that ended hold and what is not kept, in words.
-    """
+    """The fits of this process in one directory: how many began, how many ended well, and how the last one did."""
 
     begun: int = 0
     ended: int = 0
     last_end: str | None = None
-    unkept: list[str] = field(default_factory=list)
+    unkept: list[str] = field(
+        default_factory=list
+    )  # What their callbacks hold and what is not kept, in words.
     last_size: int = 0
 
 
@@ -115,14 +110,9 @@ atexit.register(ended_fits.tell_at_exit)
 class FitSlot:
     """One fit of a process, at its place in the directory that its callback was given.
 
-    Attributes:
-        url: That directory.
-        store: Where this fit keeps its checkpoints.
-        begun_after: How the fit before it in this directory ended; None for the first one. It is part of the
-            identity of the fit, which began with what that one had left.
-
-    Raises:
-        ValueError: It cannot be told which fit of the script this is.
+    `url` is that directory, and `store` is where this fit keeps its checkpoints. `begun_after` says how the fit before
+    it ended, None for the first one: it is part of the identity of the fit, which began with what that one had left.
+    Raises ValueError if it cannot be told which fit of the script this is.
     """
 
     def __init__(self, store: Store, staging_dir: str | os.PathLike[str] | None = None) -> None:
@@ -169,12 +159,8 @@ class FitSlot:
         within = f"{self.store.key}/"
         return {key.removeprefix(within).partition("/")[0] for key in _scripts if key.startswith(within)}
 
-    def had_ended(self, epochs: int) -> None:
-        """The fit was restored at its end, after all the `epochs` that it was asked for: it trains nothing."""
-        ended_fits.had_ended(self.url, epochs)
-
     def trains(self) -> str:
-        """The fit will train. Returns what to say in front of the line that tells from where; it may be empty."""
+        """Called before the fit trains; returns what to say in front of the line that tells from where, or ""."""
         unkept, self._script.unkept = self._script.unkept, []
         if unkept and is_news(self.url, "unkept", *unkept):
             logger.warning(
@@ -213,10 +199,7 @@ class FitSlot:
             )
 
     def ended(self, steps: int, size: int, unkept: Iterable[str] = ()) -> None:
-        """The fit has ended well after `steps`, with `size` bytes of variables; the next one here is another.
-
-        `unkept` is what its callbacks hold and what is not kept, in words.
-        """
+        """Called when the fit has ended well, with `size` bytes of variables; `unkept` see `_Script`."""
         self._script.unkept += unkept
         self._script.ended = max(self._script.ended, self._number)
         self._script.last_size = size
@@ -224,10 +207,7 @@ class FitSlot:
 
 
 def leave_notices(notices: Iterable[Notice]) -> None:
-    """Keeps the signals that came too late for a fit to act on, as it had ended. They hold for the next fit.
-
-    Other sources will announce theirs again.
-    """
+    """Keeps for the next fit the signals that came when this one had ended; other sources announce theirs again."""
     _late_signals[:] = [notice for notice in notices if notice.source == "signal"]
 
 
@@ -239,7 +219,7 @@ def take_notices() -> list[Notice]:
 
 
 def is_news(*what: Hashable) -> bool:
-    """Whether no fit of this process has asked this of these words before."""
+    """Returns whether no fit of this process has asked this of these words before."""
     new = what not in _said
     _said.add(what)
     return new

@@ -26,7 +26,7 @@ from keras_preempt.state import inputs, py_dataset, step_logs
 from keras_preempt.state.callbacks import CallbackStates
 from keras_preempt.state.component import Component, Content, RestoreMoment, StoredState, captured
 from keras_preempt.state.handover import unclaimed
-from keras_preempt.state.input_exactness import input_exactness, shown_by_epoch
+from keras_preempt.state.input_exactness import gave_others, input_exactness
 from keras_preempt.state.input_size import StateLimit
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.progress import Progress
@@ -155,9 +155,12 @@ class Session:
         if self._validation_seen or self._member != 0:
             return
         self._validation_seen = True
-        if of_data := self._validations.ended():
+        feed, trained = self._validations.feed, self._fit.traced
+        if feed is None:
+            return
+        if of_data := gave_others(feed, "validation"):
             logger.warning("Perhaps not exact after a preemption: %s.", of_data)
-        data, trained = self._validations.dataset, self._fit.traced
+        data = feed.dataset
         validated = None if data is None else backend().traced_validation(self._model, data)
         if validated is None or trained is None:
             return
@@ -340,7 +343,7 @@ class Session:
     def epoch_ended(self) -> None:
         """The batches of an epoch have been trained on."""
         self.steps.epoch_is_over()
-        if (doubt := shown_by_epoch(self._fit.feed)) and self._member == 0:
+        if (doubt := gave_others(self._fit.feed, "epoch")) and self._member == 0:
             logger.warning("Perhaps not exact after a preemption: %s.", doubt)
         self.callbacks.attributes.tell_unkept(self._member)
         if self._fit.traced is None:
@@ -358,7 +361,9 @@ class Session:
         if self._resume is None:
             return
         counted = self._resume.state.get("shuffles") is not None and self.shuffles.readable
-        validated = None if counted else self._fit.validate_without_drawing(self._validations.iterators)
+        validated = (
+            None if counted else self._fit.validate_without_drawing(len(self._validations.restored_draws))
+        )
         if validated is not None and pipelines.reshuffles_while_drawn(validated):
             logger.warning(
                 "A later fit with the same validation data is not exact: it reshuffles while it is drawn, and this "

@@ -45,10 +45,9 @@ from keras_preempt.training.leave.start_errors import (
     explained,
 )
 from keras_preempt.training.run.fit import Fit
-from keras_preempt.training.run.hook import Hook
-from keras_preempt.training.run.participant import Ending, Participant
+from keras_preempt.training.run.participant import Ending, Hook, Participant
 from keras_preempt.training.run.runtime import Runtime
-from keras_preempt.training.run.several_fits import FitSlot, is_news, take_notices
+from keras_preempt.training.run.several_fits import FitSlot, ended_fits, is_news, take_notices
 from keras_preempt.training.save import requests
 from keras_preempt.training.save.resuming import Start, resumed_from
 from keras_preempt.training.save.saver import Saver
@@ -92,18 +91,12 @@ def start(
 ) -> Fit:
     """Begins a fit, in its on_train_begin; returns when the workers agree on how it begins.
 
-    Args:
-        model: The model that is fitted.
-        first: Ours among the callbacks of the fit; it becomes the first.
-        last: Another one, which becomes the last. Only the fit's own list of callbacks may hold it: when that goes,
-            the fit has been left.
-        options: What the user has asked for.
+    `first` is ours among the callbacks of the fit and becomes the first; `last` is made the last. Only the fit's own
+    list of callbacks may hold it: when that goes, the fit has been left.
 
-    Raises:
-        ValueError: The fit cannot be preempted as it is called; the message says why.
-        CheckpointError: The directory cannot be used, or no checkpoint in it.
-        StartError: Another worker had an error, or did not appear.
-        Exception: What the model raises where it is traced, and what another worker has raised.
+    Raises ValueError if the fit cannot be preempted as it is called, CheckpointError if the directory or each of its
+    checkpoints cannot be used, StartError if another worker had an error or did not appear, and what the model raises
+    where it is traced.
     """
     began = time.time()
     slot = FitSlot(options.store, options.staging_dir)
@@ -268,12 +261,8 @@ class _Beginning(Startup):
 
     def resume(self, start: Start, began: float) -> Fit:
         """Makes the fit, takes over the checkpoint, and takes part in rounds from now on."""
-        participant, running, milestones, options = (
-            self.participant,
-            self.running,
-            self.milestones,
-            self.options,
-        )
+        participant, running = self.participant, self.running
+        milestones, options = self.milestones, self.options
         runtime, status, ending = participant.runtime, participant.status, participant.ending
         store, here = self.store, participant.place
         chief = here.member == 0
@@ -314,7 +303,7 @@ class _Beginning(Startup):
                 )
             status.spent("restore", seconds)
             if self.over and chief:
-                self.slot.had_ended(running.epochs)
+                ended_fits.had_ended(self.slot.url, running.epochs)
         elif before:
             logger.info("%s", before.rstrip())
         self.reached.stage = LOOKING

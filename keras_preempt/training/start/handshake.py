@@ -39,7 +39,6 @@ class Handshake:
         self._prefix = key(fit, 0, "start")
 
     def say(self, name: str, value: Mapping[str, Any]) -> None:
-        """Publishes a value under `name`."""
         self.coordinator.put_if_absent(f"{self._prefix}/{name}", json.dumps(value))
 
     def hear(self, name: str, who: int, patience: float | None = None) -> dict[str, Any]:
@@ -97,15 +96,9 @@ class Handshake:
     ) -> tuple[Result | None, str | None]:
         """Makes a call on all workers, which succeeds on all of them or on none.
 
-        Args:
-            stage: Names the call, as nothing else in this start.
-            about: What it is about, for messages.
-            call: What is to succeed.
-            same: Returns what has to be the same on all workers.
-            fails_by: The errors by which the call fails. Every other one ends the start of all workers.
-
-        Returns:
-            What the call has returned here, and None; or None, and what was wrong on one of the workers.
+        `stage` names it, as nothing else in this start, and `about` says what it is about. `same` returns what has to
+        be the same on all workers. The call fails by the errors `fails_by`; any other ends the start of all workers.
+        Returns what the call has returned here, and None; or None, and what was wrong on one of the workers.
         """
         member = self.coordinator.member
         result: Result | None = None

@@ -24,9 +24,6 @@ def reading_ahead(store: Store) -> Iterator[None]:
     """Fetches the newest checkpoint of a directory while the block runs, in a thread that ends with it.
 
     A store that is shared by network is left alone: what one worker fetches there, the others have to wait for.
-
-    Args:
-        store: The run's directory.
     """
     if store.shared_by_network:
         yield

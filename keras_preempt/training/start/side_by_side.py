@@ -45,21 +45,13 @@ class SideBySide(StartError):
 
 @dataclass(frozen=True)
 class Alone:
-    """A worker of a cluster that trains alone.
+    """A worker of a cluster that trains alone."""
 
-    Attributes:
-        task: Which one, such as "worker 1".
-        members: How many training workers there are.
-        cluster: Tells this cluster from others.
-        strategy: What its model was made under, in words.
-        job: How it knows of the others.
-    """
-
-    task: str
-    members: int
-    cluster: str
-    strategy: str
-    job: JobSource
+    task: str  # Such as "worker 1".
+    members: int  # How many training workers there are.
+    cluster: str  # Tells this cluster from others.
+    strategy: str  # What its model was made under, in words.
+    job: JobSource  # How it knows of the others.
 
     def warn(self) -> None:
         """Logs that this worker trains alone, and what to do about it."""
@@ -81,12 +73,9 @@ class Alone:
         }
 
     def refuse_company(self, store: Store, incarnation: int) -> None:
-        """Makes sure that no other worker of the cluster trains in the directory. Called after this start was claimed.
+        """Raises `SideBySide` if another worker of the cluster trains in the directory.
 
-        Of two that begin at once, the one whose claim came second finds the other.
-
-        Raises:
-            SideBySide: One does.
+        Called after this start was claimed: of two that begin at once, the one whose claim came second finds the other.
         """
         numbers = [parse_incarnation(name) for name in store.children(INCARNATIONS)]
         earlier = sorted((n for n in numbers if n is not None and n < incarnation), reverse=True)

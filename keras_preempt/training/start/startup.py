@@ -51,8 +51,7 @@ EXCHANGE, READ = "exchange", "read"
 def reads_together(store: Store) -> bool:
     """Whether the workers are to read a checkpoint together.
 
-    Raises:
-        ValueError: The environment variable `KERAS_PREEMPT_RESTORE` has another value than "exchange" or "read".
+    Raises ValueError if the variable `KERAS_PREEMPT_RESTORE` has another value than "exchange" or "read".
     """
     text = os.environ.get(environment.RESTORE)
     if not text:
@@ -89,16 +88,11 @@ class Share:
     gather: Gather
     settled: Callable[[], contextlib.AbstractContextManager[None]]
 
-    @property
-    def plan(self) -> str:
-        """The same for all workers that can exchange their shares."""
-        return self.reading.plan
-
     def exchange(self) -> Loaded:
         """Exchanges the shares with the other workers, who do it at the same time.
 
-        Raises CheckpointError if what has arrived is not what was written; the other workers did not wait for it. After
-        any other error the exchange has ended for all workers, and training is not possible.
+        Raises CheckpointError if what has arrived here is not what was written. After any other error the exchange has
+        ended for all workers, and training is not possible.
         """
         with self.settled():
             self.reading.exchange(self.gather)
@@ -109,8 +103,6 @@ class Startup:
     """One worker's side of a start. A fit derives its own from this: what it is, and how it reads a checkpoint.
 
     Attributes:
-        store: The run's directory.
-        handshake: How the workers talk to each other.
         together: Whether worker 0 proposes to read checkpoints together.
         settings: JSON that worker 0 keeps with the claim of this start, for whoever looks at the directory.
         beside: What else a new run's directory may hold, by name.
@@ -154,10 +146,8 @@ class Startup:
     def agree(self) -> Start:
         """Agrees on how this fit begins. Called by every worker.
 
-        Raises:
-            CheckpointError: The directory cannot be used; the message says why and what to do.
-            StartError: Another worker had an error, or did not appear (`WorkerMissing`).
-            CoordinationLost: The worker that hosts the coordination service is gone.
+        Raises CheckpointError if the directory cannot be used, StartError if another worker had an error or did not
+        appear, and CoordinationLost if the worker that hosts the coordination service is gone.
         """
         try:
             return self._lead() if self.handshake.coordinator.member == 0 else self._follow()
@@ -269,8 +259,9 @@ class Startup:
         if not together:
             return agree(f"read/{number}", about, lambda: self.read(info))
         loaded: Loaded | None = None
-        plan = operator.attrgetter("plan")
-        share, wrong = agree(f"read/{number}", about, lambda: self.read_share(info), plan)
+        share, wrong = agree(
+            f"read/{number}", about, lambda: self.read_share(info), operator.attrgetter("reading.plan")
+        )
         if share is not None:
             # Any other error has broken the exchange, and with it what training needs.
             loaded, wrong = agree(f"exchange/{number}", about, share.exchange, fails_by=(CheckpointError,))
