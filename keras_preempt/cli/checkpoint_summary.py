@@ -53,8 +53,6 @@ class CheckpointSummary:
 
 @dataclass(frozen=True)
 class LeftOver:
-    """An attempt to save that was not committed."""
-
     step: int
     directory: str
     incarnation: int
@@ -65,8 +63,6 @@ class LeftOver:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What is known of the run of a directory."""
-
     directory: str
     run_id: str
     format: int
@@ -90,7 +86,6 @@ def utc(moment: float | None) -> str | None:
 
 
 def run_of(store: Store, run: dict[str, Any]) -> RunSummary:
-    """Summarizes run.json and the claims."""
     try:
         # The variables of the model include metrics and seeds; strings are not parameters.
         weights = [v for v in run["model"] if is_weight(v["name"])]
@@ -118,13 +113,13 @@ def run_of(store: Store, run: dict[str, Any]) -> RunSummary:
 
 
 def checkpoints_of(
-    store: Store, *, verified: bool, tell: Callable[[str], object] = lambda line: None
+    store: Store, *, verified: bool, say: Callable[[str], object] = lambda line: None
 ) -> list[CheckpointSummary]:
     """Summarizes the checkpoints, first the one that a restart tries first; not those that the job removes meanwhile.
 
-    `verified`: every byte is read. `tell` is called with a line before something large is read.
+    `verified`: every byte is read. `say` is called with a line before something large is read.
     """
-    found = [_summary(store, info, verified, tell) for info in committed(store)]
+    found = [_summary(store, info, verified, say) for info in committed(store)]
     return [summary for summary in found if summary is not None]
 
 
@@ -154,7 +149,7 @@ def left_over_in(store: Store) -> list[LeftOver]:
 
 
 def _summary(
-    store: Store, info: CheckpointInfo, verified: bool, tell: Callable[[str], object]
+    store: Store, info: CheckpointInfo, verified: bool, say: Callable[[str], object]
 ) -> CheckpointSummary | None:
     manifest = info.manifest
     try:
@@ -171,7 +166,7 @@ def _summary(
                 CorruptCheckpoint(f"{info.directory}/{absent[0]}", "no such file of the listed size")
             )
         elif verified:
-            tell(f"reading {info.directory} ({size / 1e6:,.1f} MB)")
+            say(f"reading {info.directory} ({size / 1e6:,.1f} MB)")
             try:
                 verify(store, info, transfer)
             except (CorruptCheckpoint, UnsupportedFormat, UnsafeName) as error:
@@ -214,15 +209,15 @@ def with_notices(store: Store, checkpoints: Sequence[CheckpointSummary]) -> list
     files = store.list(EVENTS)
     if len(files) > _MOST_FILES or sum(file.size for file in files) > _MOST_BYTES:
         return list(checkpoints)
-    told = events.read(store, on_gap=lambda gap: None)  # The report shows the gaps.
-    return [replace(checkpoint, notices=_answered(checkpoint, told)) for checkpoint in checkpoints]
+    recorded = events.read(store, on_gap=lambda gap: None)  # The report shows the gaps.
+    return [replace(checkpoint, notices=_answered(checkpoint, recorded)) for checkpoint in checkpoints]
 
 
-def _answered(checkpoint: CheckpointSummary, told: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+def _answered(checkpoint: CheckpointSummary, recorded: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     if checkpoint.kind not in _ANSWERS or checkpoint.saved_at is None:
         return ()
     standing: dict[str, None] = {}
-    for event in told:
+    for event in recorded:
         # A notice of another start is not meant.
         if event["incarnation"] != checkpoint.incarnation or event["event"] not in ("notice", "withdrawn"):
             continue

@@ -31,7 +31,7 @@ VOLATILE_KEYS = frozenset({"timing"})
 ITERATOR_BYTES = frozenset({"input/state", "input/untouched", "input/snapshot"})
 _CLOCK = re.compile(r"w\d+/attributes/[^/]+/clocks/.*|callbacks/[^/]+/clocks/.*")
 _GRAIN = "input/grain"
-_ITERATOR = "what an iterator keeps of its own; the input is judged by the batches that training drew"
+_ITERATOR = "iterator internals; the input is compared by the batches that training drew"
 _READS_CLOCK = "the code that sets it reads a clock"
 _OWN = re.compile(r"w(\d+): (.*)", re.DOTALL)
 _ITERATOR_PLACES = re.compile(r"w\d+/(?:input/(?:way|snapshot|grain)|validated/made_at)(?:/[^:]*)?")
@@ -56,8 +56,6 @@ class SavedState:
 
 @dataclass(frozen=True)
 class ComparedTensor:
-    """A tensor of one of two checkpoints, or of both."""
-
     name: str  # After "w<member>: " if it is a worker's own.
     shape: str  # Type and shape; of both, if they differ.
     difference: str | None  # In words; None if every bit is the same.

@@ -71,17 +71,18 @@ def export(directory: str, out: Path, step: int | None, model: str | None, force
          or the model cannot be made
       4  OUT cannot be written
     """  # noqa: D301 - click's own mark for text that it must not wrap
-    for wrong, expected, cure in (
-        (
-            not out.name.endswith(_SUFFIXES) or out.name in _SUFFIXES,
-            f"to end with one of {', '.join(_SUFFIXES)}",
-            "",
-        ),
-        (names_bucket(str(out)), "on a local disk", " Copy it to the bucket afterwards."),
-        (not os.path.isdir(out.parent), "in a folder that exists", " Make the folder first."),
-    ):
-        if wrong:
-            raise click.UsageError(f"Expected OUT {expected}. Received: {str(out)!r}.{cure}")
+    if not out.name.endswith(_SUFFIXES) or out.name in _SUFFIXES:
+        raise click.UsageError(
+            f"Expected OUT to end with one of {', '.join(_SUFFIXES)}. Received: {str(out)!r}."
+        )
+    if names_bucket(str(out)):
+        raise click.UsageError(
+            f"Expected OUT on a local disk. Received: {str(out)!r}. Copy it to the bucket afterwards."
+        )
+    if not os.path.isdir(out.parent):
+        raise click.UsageError(
+            f"Expected OUT in a folder that exists. Received: {str(out)!r}. Make the folder first."
+        )
     if os.path.lexists(out) and not force:
         raise click.UsageError(
             f"Expected OUT not to exist. Received: {str(out)!r}, which does. Pass --force to replace it."

@@ -97,7 +97,7 @@ def inspect(directory: str, verify: bool, compare: tuple[str, str] | None, as_js
             return _GOOD if identical else _NOT_GOOD
         summary = run_of(store, run)
         checkpoints = with_notices(
-            store, checkpoints_of(store, verified=verify, tell=partial(click.echo, err=True))
+            store, checkpoints_of(store, verified=verify, say=partial(click.echo, err=True))
         )
         left_over = left_over_in(store)
     if as_json:

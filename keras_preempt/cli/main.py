@@ -89,7 +89,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         path = error.ctx.command_path if error.ctx is not None else "keras-preempt"
         said = error.format_message()
         said += "" if said.endswith((".", "?")) else "."
-        click.echo(f"Error: {said}{_dashes(error)} (Try: {path} --help)", err=True)
+        command = error.ctx is not None and error.ctx.command.collect_usage_pieces(error.ctx)
+        strange = isinstance(error, click.NoSuchOption) or "unexpected extra argument" in said
+        if command and strange and "COMMAND..." in " ".join(command):
+            said += " If that belongs to your program, put '--' before the program: -- python train.py --epochs 3."
+        click.echo(f"Error: {said} (Try: {path} --help)", err=True)
         return error.exit_code
     except click.ClickException as error:
         click.echo(f"Error: {error.format_message()}", err=True)
@@ -98,15 +102,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         click.echo("Interrupted.", err=True)
         return 130
     return code if isinstance(code, int) else 0
-
-
-def _dashes(error: click.UsageError) -> str:
-    """A hint, if the user's program or one of its options may have been taken for ours."""
-    if error.ctx is None or "COMMAND..." not in " ".join(error.ctx.command.collect_usage_pieces(error.ctx)):
-        return ""
-    if not (isinstance(error, click.NoSuchOption) or "unexpected extra argument" in error.format_message()):
-        return ""
-    return " If that belongs to your program, put '--' before the program: -- python train.py --epochs 3."
 
 
 _LEAVING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)

@@ -136,10 +136,17 @@ def store_of(directory: str, staging_dir: str | None = None) -> Store:
 
 
 @contextlib.contextmanager
-def opened_run(directory: str) -> Iterator[tuple[Store, dict[str, Any]]]:
-    """Yields the store of a run's directory and its run.json; a `CheckpointError` also of the block is `CannotRead`."""
+def opened(directory: str) -> Iterator[Store]:
+    """Yields the store of a directory; a `CheckpointError` of the block becomes `CannotRead`."""
     with contextlib.closing(store_of(directory)) as store:
         try:
-            yield store, read_run(store)
+            yield store
         except CheckpointError as error:
             raise CannotRead(str(error)) from None
+
+
+@contextlib.contextmanager
+def opened_run(directory: str) -> Iterator[tuple[Store, dict[str, Any]]]:
+    """Like `opened`, for the directory of a run; also yields its run.json."""
+    with opened(directory) as store:
+        yield store, read_run(store)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
 import os
@@ -10,18 +9,12 @@ from pathlib import Path
 
 import click
 
-from keras_preempt.checkpoint.errors import CheckpointError, one_line
-from keras_preempt.cli.options import (
-    CannotRead,
-    directory_argument,
-    json_option,
-    seconds_option,
-    store_of,
-)
+from keras_preempt.checkpoint.errors import one_line
+from keras_preempt.cli.options import directory_argument, json_option, opened, seconds_option
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cli.watch import Watch
 from keras_preempt.report.account import Account
-from keras_preempt.report.loading import load_account
+from keras_preempt.report.loading import Loader
 from keras_preempt.report.page import page
 from keras_preempt.report.tables import account_as_json, notices, places, saves, starts, times
 from keras_preempt.report.wording import headline, losses, summary
@@ -85,16 +78,14 @@ def report(
             option = "--json" if as_json else "--over"
             raise click.UsageError(f"Expected --watch without {option}. Received: both. Leave one out.")
         terminal = Terminal()
-        with contextlib.closing(store_of(directory)) as store:
-            watch_over = Watch(
-                store, directory, timeout, lambda account: _write(html_file, account, directory)
-            )
+        with opened(directory) as store:
+            watching = Watch(store, directory, timeout, lambda account: _write(html_file, account, directory))
             try:
-                finished = watch_over.run(terminal)
+                finished = watching.run(terminal)
             except KeyboardInterrupt:
                 finished = True  # As the user wanted.
-        if watch_over.account is not None and not terminal.lost:
-            _print(terminal, watch_over.account, directory)
+        if watching.account is not None and not terminal.lost:
+            _print(terminal, watching.account, directory)
         return _MADE if finished else _NOT_FINISHED
     if timeout is not None:
         raise click.UsageError(
@@ -103,11 +94,8 @@ def report(
     collects = gc.isenabled()
     gc.disable()  # Millions of objects without a cycle: to look for one takes as long as the report.
     try:
-        with contextlib.closing(store_of(directory)) as store:
-            try:
-                account = load_account(store, over=over)
-            except CheckpointError as error:
-                raise CannotRead(str(error)) from None
+        with opened(directory) as store:
+            account = Loader(store, over=over).load()
         _write(html_file, account, directory)
         if as_json:
             _print_json(account, directory)

@@ -14,10 +14,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from keras_preempt.checkpoint.errors import CheckpointError, ForeignDirectory, StoreUnavailable, one_line
+from keras_preempt.checkpoint.errors import ForeignDirectory, StoreUnavailable, one_line
 from keras_preempt.checkpoint.run_directory import is_empty
 from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.cli.options import CannotRead
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.process.words import counted
 from keras_preempt.report import journal
@@ -104,10 +103,8 @@ class Watch:
             self._seen = True
         except StoreUnavailable as error:
             if not self._seen:
-                raise CannotRead(str(error)) from None
+                raise
             waits_for = f"it cannot be read now, and is tried again: {one_line(str(error))}"
-        except CheckpointError as error:
-            raise CannotRead(str(error)) from None
         lines = []
         if waits_for and waits_for != self._waits_for:
             lines.append(f"{self._name}: {waits_for}")

@@ -1,4 +1,4 @@
-"""What a fit does in `keras-preempt drill` and never otherwise: it gets a signal at a chosen moment, and is recorded.
+"""A fit's part in `keras-preempt drill`: it is sent a signal at a chosen moment, and its steps are recorded.
 
 Nothing here imports Keras or TensorFlow, so that a stand-in for a training script can be drilled as well.
 """

@@ -46,8 +46,6 @@ class ReportedNotice:
 
 @dataclass(frozen=True)
 class Save:
-    """A committed checkpoint."""
-
     at: float  # when it was committed, by the first worker that saw it
     incarnation: int
     step: int
@@ -57,8 +55,6 @@ class Save:
 
 @dataclass(frozen=True)
 class JobStart:
-    """One start of the job."""
-
     number: int  # from 1
     workers: tuple[WorkerRun, ...]  # those that have events
     members: int  # how many workers there should be
@@ -94,8 +90,6 @@ class Worker(Spent):
 
 @dataclass(frozen=True)
 class Account:
-    """All that is known of a run."""
-
     starts: tuple[JobStart, ...]
     workers: tuple[Worker, ...]
     notices: tuple[ReportedNotice, ...]

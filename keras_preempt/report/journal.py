@@ -25,8 +25,6 @@ _ORDER = ("start", "train", "notice", "save", "worker", "end")
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing that happened."""
-
     key: str  # identifies it among all entries of the run, now and later: letters, digits and '-'
     at: float  # in seconds since 1970
     start: int  # the number of the start
@@ -37,7 +35,6 @@ class Entry:
 
 
 def entries(account: Account) -> list[Entry]:
-    """Returns everything that happened, in the order of time."""
     found = [entry for start in account.starts for entry in _of_start(start)]
     for notice in account.notices:
         alike = f"{'notice withdrawn' if notice.withdrawn else 'notice'}: {notice.reason}"
@@ -128,5 +125,4 @@ def folded(shown: Sequence[Entry], needed: Collection[str]) -> Iterator[tuple[st
 
 
 def entry_line(entry: Entry, account: Account) -> str:
-    """An entry as a line of text, with its time."""
     return f"{clock(entry.at, account.began)} {entry.words}"

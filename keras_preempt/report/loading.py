@@ -25,10 +25,6 @@ class NoEvents(CheckpointError):
     pass
 
 
-def load_account(store: Store, *, over: bool = False) -> Account:
-    return Loader(store, over=over).load()
-
-
 class Loader:
     """Accounts for a run again and again. Nothing is written, and what cannot have changed is not read again.
 

@@ -24,7 +24,6 @@ _CLASSES = {end: "silent" if end is End.SILENT else end.value for end in End}
 
 
 def page(account: Account, directory: str) -> str:
-    """Returns the page of the run in a directory, as the user names it."""
     title = escape(directory)
     everything = journal.entries(account)
     losing = {start.number: journal.loss_links(account, start) for start in account.starts if start.lost_why}

@@ -55,8 +55,6 @@ class Steps(Protocol):
 
 
 class Status:
-    """What this worker reports of its fit. Times are in seconds since 1970."""
-
     def __init__(self) -> None:
         self.finished = False  # whether training is
         self.saved = False  # whether the checkpoint of the end is committed

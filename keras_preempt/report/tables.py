@@ -34,8 +34,6 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A title, the columns, and the rows with one text for each column."""
-
     title: str
     columns: list[Column]
     rows: list[list[str]]
@@ -54,7 +52,6 @@ def _table(
 
 
 def starts(account: Account) -> Table:
-    """Every start of the job."""
     return _table(
         "Starts of the job",
         account.starts,
@@ -157,7 +154,6 @@ def notices(account: Account) -> Table:
 
 
 def saves(account: Account) -> Table:
-    """The committed checkpoints."""
     return _table(
         f"Saves: {counted(len(account.saves), 'checkpoint')}",
         account.saves,

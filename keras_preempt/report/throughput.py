@@ -36,7 +36,6 @@ class Stretch:
 
     @property
     def speed(self) -> float:
-        """Steps a second."""
         return (self.last - self.first) / (self.ended - self.began)
 
 
@@ -87,6 +86,5 @@ def split(stretch: Stretch, step: int | None) -> tuple[Stretch, ...]:
 
 
 def stretches(known: Sequence[Sample]) -> tuple[Stretch, ...]:
-    """Returns what lies between each sample and the next."""
     pairs = itertools.pairwise(known)
     return tuple(Stretch(before.at, after.at, before.step, after.step) for before, after in pairs)

@@ -207,7 +207,6 @@ class _Picture:
         return found
 
     def _pauses(self, start: JobStart, top: float, bottom: float) -> Iterator[str]:
-        """Shows in which time the workers waited, saved, restored and replayed."""
         for span in start.reference.spans:
             left = self._x(span.began)
             width = max(self._x(span.ended) - left, _EVENT if span.what in (HOLD, REPLAY) else 0.0)

@@ -62,7 +62,6 @@ def ended(start: JobStart) -> str:
 
 
 def headline(account: Account) -> str:
-    """The state of the run in one line."""
     end = account.starts[-1].end
     state = {
         End.PREEMPTED: "preempted, not started again",
@@ -74,7 +73,6 @@ def headline(account: Account) -> str:
 
 
 def summary(account: Account) -> list[str]:
-    """The most important figures, in a few lines."""
     wall = length(account.ended - account.began)
     kept = account.steps_run - account.lost
     sure = "" if account.lost_exactly else "at least "
@@ -89,12 +87,10 @@ def summary(account: Account) -> list[str]:
 
 
 def losses(account: Account) -> list[str]:
-    """The steps that were lost and why, one line for each start that lost some."""
     return [lost_steps(start) for start in account.starts if start.lost_why]
 
 
 def lost_steps(start: JobStart) -> str:
-    """The steps that a start has lost, and why."""
     count = lost(start)
     what = "may have lost steps" if count == "unknown" else f"lost {count} step{'' if count == '1' else 's'}"
     return f"start {start.number} {what}: {start.lost_why}"

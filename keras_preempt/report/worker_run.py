@@ -107,7 +107,6 @@ class Spent:
 
     @property
     def ended(self) -> float:
-        """When what is known of it ends."""
         return self.spans[-1].ended
 
     @property
@@ -122,8 +121,6 @@ class Spent:
 
 @dataclass(frozen=True)
 class WorkerRun(Spent):
-    """One worker in one start."""
-
     incarnation: int  # the number of the start
     member: int  # the number of the worker
     end: End

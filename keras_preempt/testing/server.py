@@ -17,7 +17,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 seconds: closing discards and sends RST
 _JOIN_SECONDS = 10.0
@@ -114,7 +114,7 @@ class Handler(BaseHTTPRequestHandler):
     server: LoopbackServer
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Prints nothing: the `requests` of the fake tell what happened."""
+        """Silent: the fake's `requests` show what happened."""
 
     def version_string(self) -> str:
         """The header Server; by this name client libraries know that they are not in a cloud."""
@@ -150,13 +150,13 @@ class Reply:
 
 
 @dataclass
-class OrderedFault:
-    """A fault that a test has asked for: how many are left (None: no limit), and how many seconds a stall lasts."""
+class Fault:
+    """What goes wrong with a request whose text contains `match`."""
 
     kind: str
-    left: int | None
-    match: str
-    seconds: float | None
+    seconds: float | None  # How long a stall lasts.
+    left: int | None = 1  # How often it still happens; None for no limit.
+    match: str = ""
 
 
 class OrderedFaults:
@@ -164,13 +164,13 @@ class OrderedFaults:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._ordered: list[OrderedFault] = []
+        self._ordered: list[Fault] = []
 
-    def add(self, fault: OrderedFault) -> None:
+    def add(self, fault: Fault) -> None:
         with self._changed:
             self._ordered.append(fault)
 
-    def take(self, happens: Callable[[OrderedFault], bool]) -> OrderedFault | None:
+    def take(self, happens: Callable[[Fault], bool]) -> Fault | None:
         """Returns the first that is left and can happen, which is then one less; None if there is none."""
         with self._changed:
             for fault in self._ordered:
@@ -190,7 +190,7 @@ class OrderedFaults:
             self._ordered.clear()
             self._changed.notify_all()
 
-    def wait(self, fault: OrderedFault, stopping: threading.Event) -> None:
+    def wait(self, fault: Fault, stopping: threading.Event) -> None:
         """Waits as long as a stall lasts: its seconds, or until `end` or the end of the server."""
         with self._changed:
             self._changed.wait_for(
@@ -203,12 +203,7 @@ class OrderedFaults:
             self._changed.notify_all()
 
 
-class _Logged(Protocol):
-    @property
-    def text(self) -> str: ...
-
-
-R = TypeVar("R", bound=_Logged)
+R = TypeVar("R")
 
 
 class RequestLog(Generic[R]):
@@ -233,12 +228,10 @@ class RequestLog(Generic[R]):
         with self._changed:
             self._requests.clear()
 
-    def wait_for(self, count: int, match: str, timeout: float, first: int) -> bool:
-        """Waits until `count` requests after the `first` ones have `match` in their text; returns whether they came."""
+    def wait_for(self, count: int, wanted: Callable[[R], bool], timeout: float, first: int) -> bool:
+        """Waits for `count` wanted requests after the `first` ones; returns whether they came."""
         with self._changed:
-            return self._changed.wait_for(
-                lambda: sum(match in request.text for request in self._requests[first:]) >= count, timeout
-            )
+            return self._changed.wait_for(lambda: sum(map(wanted, self._requests[first:])) >= count, timeout)
 
 
 S = TypeVar("S", bound=LoopbackServer)

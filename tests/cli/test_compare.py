@@ -145,7 +145,7 @@ def test_the_position_of_an_iterator_decides_and_its_bytes_do_not():
 
     aside = compare_states(saved(with_input(10, 5, "state")), saved(with_input(12, 5, "new")))
     assert aside.identical
-    assert [line.partition(": what")[0] for line in aside.set_aside] == [
+    assert [line.partition(": iterator internals")[0] for line in aside.set_aside] == [
         "w0: input/state: 1 of 2 values, by at most 2",
         "w0/input/way: 'state' and 'new'",
     ]

@@ -18,7 +18,7 @@ from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.report import events, progress
 from keras_preempt.report import tensorboard as tensorboard_points
-from keras_preempt.report.loading import load_account
+from keras_preempt.report.loading import Loader
 from keras_preempt.report.tensorboard import GOODPUT, LOST_STEPS, SAVE_SECONDS, Points
 from tests.cluster import small_fit
 
@@ -90,7 +90,7 @@ def test_the_points_are_those_of_the_report_and_steps_that_are_run_again_have_on
             run.fit(small_fit.Then((1, 0), lambda: 1 // 0))  # Runs steps 4 and 5, and keeps nothing of them.
     run.fit(save_every="epoch")
     points = run.points()
-    report = load_account(LocalStore(run.directory))
+    report = Loader(LocalStore(run.directory)).load()
     assert points[LOST_STEPS] == [(4, 0), (5, 2), (6, 4), (12, 4)]
     assert report.lost == 4
     assert steps(points)[GOODPUT] == [4, 5, 6, 12]
@@ -126,7 +126,7 @@ def test_a_board_that_cannot_be_written_harms_neither_training_nor_its_saves(
     run.fit()
     assert len(run.points()["batch_loss"]) == 12
     assert run.points()[SAVE_SECONDS][-1][0] == 12  # The disk had room again.
-    assert load_account(LocalStore(run.directory)).step == 12
+    assert Loader(LocalStore(run.directory)).load().step == 12
     told = [line for line in caplog.messages if "TensorBoard" in line]
     assert len(told) == 1
     assert "no space left on device" in told[0]

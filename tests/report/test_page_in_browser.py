@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from keras_preempt.checkpoint.storage.opening import open_store
-from keras_preempt.report.loading import load_account
+from keras_preempt.report.loading import Loader
 from keras_preempt.report.page import page as page_of
 from tests.docs import browser
 from tests.docs.test_in_browser import IMAGES, WIDTHS, smaller
@@ -79,7 +79,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
 def write(folder: Path) -> str:
     """Writes the page of the recorded run; returns its address."""
     file = folder / "report.html"
-    file.write_text(page_of(load_account(open_store(str(RECORDED)), over=True), "runs/digits"))
+    file.write_text(page_of(Loader(open_store(str(RECORDED)), over=True).load(), "runs/digits"))
     return file.as_uri()
 
 

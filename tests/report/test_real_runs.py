@@ -15,7 +15,7 @@ from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cluster import RestartPolicy, Supervisor
 from keras_preempt.process.environment import DRILL, DRILL_RECORD
 from keras_preempt.report.account import Account
-from keras_preempt.report.loading import load_account
+from keras_preempt.report.loading import Loader
 from keras_preempt.report.worker_run import UNACCOUNTED, UNREPORTED, End
 from tests.cluster.harness import QUIET_CPU
 
@@ -51,7 +51,7 @@ class Job:
         done = supervisor.run()
         assert done.exit_code == 0, done.summary
         self.seconds = max(exit.at for exit in done.incarnations[-1].exits) - began
-        self.report: Account = load_account(open_store(directory))
+        self.report: Account = Loader(open_store(directory)).load()
 
     def steps_run(self, worker: int) -> list[tuple[int, int]]:
         """The steps that a worker has run, each with the start that ran it, as it wrote them down itself."""

@@ -11,7 +11,7 @@ import pytest
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.report import journal
 from keras_preempt.report.events import MOST_MARKS, EventLog
-from keras_preempt.report.loading import load_account
+from keras_preempt.report.loading import Loader
 from keras_preempt.report.page import page
 from keras_preempt.report.tables import account_as_json, places
 from keras_preempt.report.throughput import Sample, Stretch, samples, split, stretches
@@ -88,7 +88,7 @@ def test_what_is_remembered_is_told_once_with_the_next_event_and_stays_small() -
 
 
 def test_a_real_run_tells_its_speed_its_hosts_and_its_versions() -> None:
-    found = load_account(open_store(str(RECORDED)), over=True)
+    found = Loader(open_store(str(RECORDED)), over=True).load()
     assert found.speed is not None
     (row,) = places(found).rows
     assert row[:3] == [HOST, "w0-w1", "1-4"]
@@ -108,7 +108,7 @@ def test_a_real_run_tells_its_speed_its_hosts_and_its_versions() -> None:
     "run", sorted(path for path in FORMATS.glob("format-1*") if path.is_dir()), ids=lambda run: run.name
 )
 def test_runs_of_an_earlier_release_are_read_without_versions(run: Path) -> None:
-    found = load_account(open_store(str(run)), over=True)
+    found = Loader(open_store(str(run)), over=True).load()
     (row,) = places(found).rows
     assert row[3] == "?"
     assert "What happened" in page(found, "run")

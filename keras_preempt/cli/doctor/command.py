@@ -8,7 +8,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,21 +68,6 @@ class _WithCommand(click.Command):
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
 
 
-@dataclass
-class _Options:
-    directory: str | None
-    command: list[str]
-    workers: int
-    state_size: int | None
-    grace: float | None
-    max_to_keep: int
-    staging_dir: str | None
-    start_timeout: float
-    wait: float
-    restart_codes: tuple[int, ...]
-    as_pid_1: bool
-
-
 @click.command(cls=_WithCommand)
 @click.argument("directory", metavar="[DIR]", required=False)
 @workers_option
@@ -113,7 +98,7 @@ class _Options:
 )
 @json_option("Print one JSON document, for programs; the rest goes to stderr.")
 @click.pass_context
-def doctor(ctx: click.Context, /, as_json: bool, **values: Any) -> int:
+def doctor(ctx: click.Context, /, as_json: bool, directory: str | None, workers: int, **values: Any) -> int:
     """Find out what would lose work, before the job is started.
 
     Looks at the platform, the versions, DIR (writable, shared, durable, fast, with room), and says how to correct
@@ -138,29 +123,27 @@ def doctor(ctx: click.Context, /, as_json: bool, **values: Any) -> int:
       1  something would lose work; each PROBLEM says what, and how it is cured
       2  wrong usage
     """  # noqa: D301 - click's own mark for text that it must not wrap
-    options = _Options(command=list(ctx.meta.get(_COMMAND, ())), **values)
-    if options.command or options.workers < 1:
-        checked_command(options.workers, tuple(options.command) or ("true",))
+    command = tuple(ctx.meta.get(_COMMAND, ()))
+    if command or workers < 1:
+        checked_command(workers, command or ("true",))
     try:
         job = job_of(os.environ)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    if job is not None and options.workers > 1:
+    if job is not None and workers > 1:
         raise click.UsageError(
             f"Expected no --workers where {job.source} says that this is worker {job.index} of {job.workers}. "
-            f"Received: --workers {options.workers}."
+            f"Received: --workers {workers}."
         )
     printer = Printer(as_json)
     findings = Findings(printer.finding)
     with contextlib.ExitStack() as stack:
         store = None
-        if options.directory is not None:
-            store = stack.enter_context(
-                contextlib.closing(store_of(options.directory, staging_dir=options.staging_dir))
-            )
+        if directory is not None:
+            store = stack.enter_context(contextlib.closing(store_of(directory, values["staging_dir"])))
         if store is not None and store.path is not None:
             stack.enter_context(_nothing_new(store.path))
-        _Examination(options, job, store, printer, findings).examine()
+        _Examination(findings, printer, store, job, directory, command, workers, **values).examine()
     if as_json:
         click.echo(json.dumps(findings.document(), indent=2))
     else:
@@ -184,42 +167,50 @@ def _nothing_new(folder: Path) -> Iterator[None]:
 class _Examination:
     """Runs all checks in order; one may need what another has found out."""
 
-    options: _Options
-    job: JobWorker | None
-    store: Store | None
-    printer: Printer
     findings: Findings
+    printer: Printer
+    store: Store | None
+    job: JobWorker | None
+    directory: str | None
+    command: Sequence[str]
+    workers: int
+    state_size: int | None
+    grace: float | None
+    max_to_keep: int
+    staging_dir: str | None
+    start_timeout: float
+    wait: float
+    restart_codes: tuple[int, ...]
+    as_pid_1: bool
 
     def examine(self) -> None:
-        options, findings = self.options, self.findings
-        known = check_platform(
-            findings, options.grace, options.workers if self.job is None else self.job.workers
-        )
+        findings = self.findings
+        known = check_platform(findings, self.grace, self.workers if self.job is None else self.job.workers)
         check_sigterm(findings)
         check_versions(findings)
-        check_determinism(findings, options.command)
+        check_determinism(findings, self.command)
         if known is None:
             return
         platform, grace = known
-        if self.store is None or options.directory is None:
+        if self.store is None or self.directory is None:
             findings.not_checked("directory", "Pass DIR, the directory of the callback, to have it checked.")
             self._try(grace, secrets.token_hex(8))
         elif check_place(findings, self.store, platform):
-            name = self._meet(options.directory)
+            name = self._meet(self.directory)
             size = 0 if name is None else self._try(grace, name)
-            self._check_size(self.store, options.directory, grace, size)
+            self._check_size(self.store, self.directory, grace, size)
 
     def _meet(self, url: str) -> str | None:
         """Returns a name that all workers of the job share; None if they do not share the directory."""
-        name, patience = secrets.token_hex(8), self.options.wait
+        name, patience = secrets.token_hex(8), self.wait
         place = place_of(url, "meeting")
         if self.job is not None:
             with removed_afterwards(place) as store:
                 meeting = Meeting(store, url, self.job, patience)
                 return meeting.name if meeting.hold(self.findings) else None
-        if self.options.workers > 1:
+        if self.workers > 1:
             with removed_afterwards(place):
-                return name if meet_here(self.findings, self.options.workers, place, url, patience) else None
+                return name if meet_here(self.findings, self.workers, place, url, patience) else None
         self.findings.not_checked(
             "shared",
             "One worker. For a job of several, pass --workers N, or start this on all of them as the job is "
@@ -229,8 +220,8 @@ class _Examination:
 
     def _try(self, grace: Grace, name: str) -> int:
         """Runs the trial; returns the size of the checkpoint that it has saved, in bytes."""
-        options, job = self.options, self.job
-        if not options.command:
+        job = self.job
+        if not self.command:
             self.findings.not_checked(
                 "signal path",
                 "Whether SIGTERM reaches the training process and it saves in time. Add the job's own command: "
@@ -238,39 +229,38 @@ class _Examination:
             )
             return 0
         with contextlib.ExitStack() as stack:
-            if options.directory is None:  # A later command removes it if this one is killed.
+            if self.directory is None:  # A later command removes it if this one is killed.
                 root = str(stack.enter_context(scratch_directory("doctor")))
             else:
-                root = place_of(options.directory, f"trial-{name}")
+                root = place_of(self.directory, f"trial-{name}")
                 stack.enter_context(removed_afterwards(root))
             trial = Trial(
-                options.command,
-                options.workers,
+                self.command,
+                self.workers,
                 root,
                 grace,
-                options.start_timeout,
-                options.restart_codes,
+                self.start_timeout,
+                self.restart_codes,
                 self.printer.worker_line,
                 variables={} if job is None else {name: os.environ.get(name) for name in VARIABLES},
-                as_pid_1=options.as_pid_1 or os.getpid() == 1,
+                as_pid_1=self.as_pid_1 or os.getpid() == 1,
                 sends=job is None or job.index == job.workers - 1,
-                uses_handler=uses_handler(options.command),
+                uses_handler=uses_handler(self.command),
             )
             trial.run()
             size = trial.watched.size()
-            if job is not None and options.directory is not None:
+            if job is not None and self.directory is not None:
                 # All workers share the place: it is removed when all have looked at it.
-                place = place_of(options.directory, f"over-{name}")
+                place = place_of(self.directory, f"over-{name}")
                 store = stack.enter_context(removed_afterwards(place))
                 without_ports = dataclasses.replace(job, addresses=())
-                Meeting(store, options.directory, without_ports, options.wait).hold(Findings())
+                Meeting(store, self.directory, without_ports, self.wait).hold(Findings())
             explain_trial(trial, self.findings)
             return size
 
     def _check_size(self, store: Store, directory: str, grace: Grace, of_trial: int) -> None:
-        options = self.options
-        if options.state_size is not None:
-            size, source = options.state_size, "--state-size"
+        if self.state_size is not None:
+            size, source = self.state_size, "--state-size"
         elif of_run := largest_checkpoint(directory):
             size, source = of_run, "the largest checkpoint in DIR"
         elif of_trial:
@@ -282,10 +272,10 @@ class _Examination:
                 )
             return
         share = math.ceil(size / (self.job.workers if self.job is not None else 1))
-        if check_free_space(self.findings, store, size, options.max_to_keep, share, options.staging_dir):
+        if check_free_space(self.findings, store, size, self.max_to_keep, share, self.staging_dir):
             place = place_of(directory, f"save-{secrets.token_hex(8)}")
             with (
-                removed_afterwards(place, options.staging_dir) as own,
+                removed_afterwards(place, self.staging_dir) as own,
                 contextlib.suppress(StoreUnavailable),
             ):
                 check_save_fits(self.findings, own, share, grace, source)

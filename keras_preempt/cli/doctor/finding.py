@@ -62,7 +62,6 @@ class Findings:
         return any(finding.level == "problem" for finding in self.all)
 
     def checks(self, level: Level) -> str:
-        """Names the checks with findings of a level."""
         return ", ".join(dict.fromkeys(finding.check for finding in self.all if finding.level == level))
 
     def document(self) -> dict[str, Any]:

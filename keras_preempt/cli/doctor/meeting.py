@@ -46,8 +46,6 @@ _FINDING = "keras-preempt doctor finding: "
 
 @dataclass(frozen=True)
 class JobWorker:
-    """One worker of a job."""
-
     index: int
     workers: int
     addresses: tuple[str, ...]  # Where each worker listens; empty if the variables do not say.
@@ -56,8 +54,6 @@ class JobWorker:
 
 @dataclass
 class Meeting:
-    """One worker among the workers of a job."""
-
     store: Store  # A place of the doctor in the directory of the job; the same for all workers.
     url: str  # What the user calls that directory.
     job: JobWorker

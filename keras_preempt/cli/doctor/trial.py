@@ -128,7 +128,7 @@ class Trial:
                 return False
             if self.watched.trains():
                 return not self.watched.has("finish")
-            if self._loops is not None and self.is_loop and self._loops.run():
+            if self._loops is not None and self.is_loop and self._loops.trains():
                 return True
         return False
 

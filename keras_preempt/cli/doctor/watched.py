@@ -124,7 +124,7 @@ class Loops:
                 found[int(path.stem.rpartition("-")[2])] = json.loads(path.read_text("utf-8"))
         return found
 
-    def run(self) -> bool:
+    def trains(self) -> bool:
         """Whether all listen, and have had a moment to begin."""
         if len(self.processes()) < self.workers:
             return False

@@ -203,7 +203,7 @@ def drill(as_json: bool, **values: Any) -> int:
             undisturbed = trainer.train(
                 "undisturbed", directories.of("undisturbed"), cwd=places.of("undisturbed")
             )
-            places.tell_written(terminal.say)
+            places.report_written(terminal.say)
             result.shape = shape = shape_of(undisturbed)
             result.record = undisturbed.record
             result.plan = plan = plan_preemptions(

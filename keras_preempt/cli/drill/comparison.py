@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,15 @@ def compared(one: DrillRun, other: DrillRun, workers: int, *, training_only: boo
     `training_only` leaves out what log files hold. Raises NoVerdict if a fit has not come to its end.
     """
     fits = {fit.name: fit.directory for fit in one.record.trained()}
-    left = None if training_only else _left_in_files(one, fits, workers)
+    left: dict[str, bytes] | None = None
+    if not training_only:  # What the log files held when the last fit that writes them had ended, by path.
+        left = {}
+        for name in fits:
+            files = one.record.files(name)
+            tensors = read_final_state(one.place(name), workers).tensors if any(files) else {}
+            for member, named in enumerate(files):
+                rows = {path: tensors.get(f"w{member}: {key}") for key, path in named.items()}
+                left.update((path, value.tobytes()) for path, value in rows.items() if value is not None)
     found = []
     for number, (name, directory) in enumerate(fits.items(), start=1):
         comparison = compare_states(
@@ -73,20 +81,6 @@ def read_final_state(directory: str | os.PathLike[str], members: int) -> SavedSt
     saved_at = {"step": manifest.step, "position": manifest.position}
     state = {worker: {"saved_at": saved_at, **own} for worker, own in saved.state.items()}
     return SavedState(saved.tensors, state)
-
-
-def _left_in_files(run: DrillRun, fits: Iterable[str], workers: int) -> dict[str, bytes]:
-    """What the log files of a run held when its last fit that writes them had ended, by path."""
-    left: dict[str, bytes] = {}
-    for name in fits:
-        files = run.record.files(name)
-        if not any(files):
-            continue
-        tensors = read_final_state(run.place(name), workers).tensors
-        for member, named in enumerate(files):
-            rows = {path: tensors.get(f"w{member}: {key}") for key, path in named.items()}
-            left.update((path, value.tobytes()) for path, value in rows.items() if value is not None)
-    return left
 
 
 def explained_rows(files: Sequence[Mapping[str, str]], left: Mapping[str, bytes] | None) -> Explain:

@@ -96,7 +96,6 @@ class DrillBucket:
         self._gcs.faults = replace(self._faults, rate=0.0)
 
     def summary(self) -> str:
-        """Says how many requests met which fault."""
         requests = self._gcs.requests
         met = Counter(request.fault for request in requests if request.fault is not None)
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(met.items()))
@@ -157,10 +156,9 @@ class WorkingDirectories:
         self.written = ""  # The files that the first run has left for the second one, in words.
 
     def of(self, run: str) -> Path | None:
-        """Returns the working directory of a run; None for the current one."""
         return _copy_of(self._here, self._scratch / f"{run}-copy", self._without) if self._isolate else None
 
-    def tell_written(self, say: Callable[[str], None]) -> None:
+    def report_written(self, say: Callable[[str], None]) -> None:
         """Says which files the first run has written where the second one will find them."""
         if self._isolate:
             return

@@ -49,7 +49,17 @@ class Judge:
             return None
         self.lost.add(number)
         how = "was killed at the end of its grace period" if over else "was killed as planned"
-        return f"w{cause.index} {how}; {_newest(self.directory, planned)}"
+        place = self.directory if planned.fit is None else f"{self.directory}/{planned.fit.name}"
+        within = f" of fit {planned.fit.number}" if planned.fit is not None and planned.fits > 1 else ""
+        with contextlib.closing(open_store(place)) as store:
+            try:
+                found = committed(store)
+                newest = "there is no checkpoint yet"
+                if found:
+                    newest = f"the newest checkpoint{within} is of step {found[0].step}"
+            except CheckpointError as error:
+                newest = f"its checkpoints cannot be listed ({error})"
+        return f"w{cause.index} {how}; {newest}"
 
     def check_arrival(self, number: int) -> None:
         """Raises NoVerdict if the signal of that incarnation was sent and did not reach the training process."""
@@ -57,7 +67,7 @@ class Judge:
         if lost is None or number >= len(self.plan):
             return
         if lost.started == lost.training:
-            raise NoVerdict(_deaf(lost.member, lost.signal))
+            raise NoVerdict(_not_listening(lost.member, lost.signal))
         raise NoVerdict(
             f"{lost.signal} does not reach the training. It was sent to the process that the launcher had started "
             f"(process {lost.started}), as a machine would, but another process trains (process {lost.training}), and "
@@ -112,26 +122,13 @@ class Judge:
         by_the_signal = not planned.kill and cause.code == -signal.Signals[planned.signal]
         saved = last.statuses.get(planned.member, WorkerStatus()).saved
         if by_the_signal and (planned.signal == "SIGINT" or not saved):
-            return f" {_deaf(planned.member, planned.signal)}"
+            return f" {_not_listening(planned.member, planned.signal)}"
         return ""
 
 
-def _deaf(member: int, signal: str) -> str:
+def _not_listening(member: int, signal: str) -> str:
     return (
         f"{signal} ended w{member}: the script does not listen for it. Pass "
         f'PreemptionCallback(..., termination=TerminationConfig(signals=("{signal}",))), or name the signal that it '
         "listens for with --signal."
-    )
-
-
-def _newest(directory: str, planned: Preemption) -> str:
-    place = directory if planned.fit is None else f"{directory}/{planned.fit.name}"
-    with contextlib.closing(open_store(place)) as store:
-        try:
-            found = committed(store)
-        except CheckpointError as error:
-            return f"its checkpoints cannot be listed ({error})"
-    within = f" of fit {planned.fit.number}" if planned.fit is not None and planned.fits > 1 else ""
-    return (
-        f"the newest checkpoint{within} is of step {found[0].step}" if found else "there is no checkpoint yet"
     )

@@ -51,8 +51,6 @@ def parse_moments(context: click.Context, option: click.Parameter, values: Seque
 
 @dataclass(frozen=True)
 class FitSpan:
-    """Where a fit lies in a run."""
-
     number: int  # Among the fits of the script, from 1.
     name: str  # Its directory below that of the drill.
     first: int  # The steps of the run before it.

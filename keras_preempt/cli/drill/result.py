@@ -191,7 +191,6 @@ def print_times(terminal: Terminal, runs: Sequence[DrillRun]) -> None:
 
 
 def _print_restarts(terminal: Terminal, run: DrillRun, plan: Sequence[Preemption]) -> None:
-    """Prints what each loss of a worker without time to save has cost, and what to do about it."""
     record, lost_all = run.record, False
     for number, planned in enumerate(plan):
         if not planned.kill and number not in run.killed:

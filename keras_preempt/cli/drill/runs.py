@@ -71,10 +71,10 @@ class Trainer:
                 judge.check_arrival(number - 1)
                 drill = None
                 if number < len(plan):
-                    signals.expect(number, plan[number].member, supervisor.send)
+                    signals.expect((number, plan[number].member, supervisor.send))
                     drill = plan[number].to_json(signals.path)
                 else:
-                    signals.expect_none()
+                    signals.expect(None)
                 settings = {DRILL_DIRECTORY: directory, DRILL_RECORD: str(recorded), DRILL: drill}
                 if self.save_every is not None:
                     settings[SAVE_EVERY] = self.save_every

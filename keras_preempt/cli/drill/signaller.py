@@ -56,15 +56,11 @@ class Signaller:
         self._thread = threading.Thread(target=self._listen, name="keras_preempt-signaller", daemon=True)
         self._thread.start()
 
-    def expect(self, incarnation: int, member: int, send: Send) -> None:
-        """The next signal goes to that worker. The grace period of the last one, if it left early, is cancelled."""
-        self._replace((incarnation, member, send))
+    def expect(self, expected: tuple[int, int, Send] | None) -> None:
+        """Names the incarnation and the worker that get the next signal, if one does.
 
-    def expect_none(self) -> None:
-        """The next incarnation gets no signal."""
-        self._replace(None)
-
-    def _replace(self, expected: tuple[int, int, Send] | None) -> None:
+        The grace period of the last one, if it left early, is cancelled.
+        """
         with self._lock:
             self._expected = expected
             if self._timer is not None:
@@ -80,7 +76,7 @@ class Signaller:
     def close(self) -> None:
         os.write(self._pipe, _END)
         self._thread.join()
-        self._replace(None)
+        self.expect(None)
         os.close(self._pipe)
 
     def _listen(self) -> None:

@@ -68,7 +68,16 @@ class RunRecord:
 
     @cached_property
     def _fits(self) -> list[list[list[FitRecord]]]:
-        return [[_split(lines) for lines in workers] for workers in self.incarnations]
+        def split(lines: Sequence[Line]) -> list[FitRecord]:
+            found: list[tuple[Line, list[Line]]] = []
+            for line in lines:
+                if line["what"] == "begin":
+                    found.append((line, []))
+                elif found:
+                    found[-1][1].append(line)
+            return [FitRecord.of(begin, of_fit) for begin, of_fit in found]
+
+        return [[split(lines) for lines in workers] for workers in self.incarnations]
 
     def trained(self) -> list[FitRecord]:
         """The fits of the first worker in the first incarnation; of a repeated one, the last attempt.
@@ -153,16 +162,6 @@ class RunRecord:
 
 def _distinct(values: Iterable[object]) -> list[str]:
     return list(dict.fromkeys(map(str, values)))
-
-
-def _split(lines: Sequence[Line]) -> list[FitRecord]:
-    found: list[tuple[Line, list[Line]]] = []
-    for line in lines:
-        if line["what"] == "begin":
-            found.append((line, []))
-        elif found:
-            found[-1][1].append(line)
-    return [FitRecord.of(begin, of_fit) for begin, of_fit in found]
 
 
 def read_run_record(folder: Path, incarnations: int, members: int) -> RunRecord:

@@ -162,8 +162,8 @@ class DrillVerdict:
     def _gist(self) -> str:
         if self.verdict == "none":
             return f"no verdict: {(self.why_none or '').removeprefix('No verdict: ')}"
-        struck = ", ".join(f"w{each.worker} at step {each.step}" for each in self.preemptions)
-        where = f"preempted: {struck}; {counted(self.steps_lost or 0, 'step')} lost; seed {self.seed}"
+        moments = ", ".join(f"w{each.worker} at step {each.step}" for each in self.preemptions)
+        where = f"preempted: {moments}; {counted(self.steps_lost or 0, 'step')} lost; seed {self.seed}"
         if self.identical:
             return f"identical: {counted(self.tensors_compared, 'tensor')} and all other state; {where}"
         names = [each.name for each in self.tensors_different]

@@ -81,7 +81,7 @@ class Api:
         name = call.name or call.query.get("name") or call.query.get("prefix") or ""
         try:
             if call.category == "chunk":
-                name = self.sessions.find(call.query.get("upload_id", "")).name
+                name = self.sessions[call.query.get("upload_id", "")].name
             elif call.path_prefix == "/upload" and call.whole and not name:
                 name = str(self._announced(call)[0].get("name") or "")
         except errors.GcsError:
@@ -106,7 +106,7 @@ class Api:
             case ("/upload", "POST", "o", False):
                 return self._upload(call)
             case ("/upload", "PUT", "o", False):
-                session = self.sessions.find(call.query.get("upload_id", ""))
+                session = self.sessions[call.query.get("upload_id", "")]
                 stored = session.receive(self.buckets, call.headers, call.body, whole=call.whole)
                 if stored is not None:
                     return self._object(stored)
@@ -119,7 +119,7 @@ class Api:
                     return Reply(200, b"", {**headers, "X-HTTP-Status-Code-Override": "308"})
                 return Reply(308, b"", headers)
             case ("/upload", "DELETE", "o", False):
-                self.sessions.lose(self.sessions.find(call.query.get("upload_id", "")).id)
+                self.sessions.lose(self.sessions[call.query.get("upload_id", "")].id)
                 return Reply(499)
             case ("" | "/download", "GET", "o", True):
                 found = self.buckets.get(call.bucket, call.name, call.query)
@@ -137,18 +137,14 @@ class Api:
                 objects = self.buckets.objects(call.bucket)
                 self.buckets.require("list", "bucket")
                 return Reply.of(listing_page(objects, call.query))
-        return self._route_bucket(call)
-
-    def _route_bucket(self, call: ApiCall) -> Reply:
-        match (call.path_prefix, call.method, bool(call.bucket), call.collection):
-            case ("", "GET", True, ""):
+            case ("", "GET", "", _) if call.bucket:
                 return Reply.of(self.buckets.bucket_resource(call.bucket))
-            case ("", "DELETE", True, ""):
+            case ("", "DELETE", "", _) if call.bucket:
                 self.buckets.delete_bucket(call.bucket)
                 return Reply(204)
-            case ("", "POST", False, ""):
+            case ("", "POST", "", _) if not call.bucket:
                 return Reply.of(self.buckets.create_bucket(str(parse_resource(call.body).get("name"))))
-            case ("", "GET", True, "iam/testPermissions"):
+            case ("", "GET", "iam/testPermissions", _):
                 wanted = [value for name, value in call.pairs if name == "permissions"]
                 granted = self.buckets.granted(call.bucket, wanted)
                 return Reply.of({"kind": "storage#testIamPermissionsResponse", "permissions": granted})
@@ -202,7 +198,7 @@ class Api:
         self.buckets.check_insert(call.bucket, name, conditions)
         total = number_in(call.headers, "x-upload-content-length")
         session = UploadSession(call.bucket, name, fields, conditions, total)
-        self.sessions.begin(session)
+        self.sessions[session.id] = session
         place = f"{self.endpoint}/upload/storage/v1/b/{quote(call.bucket, safe='')}/o?uploadType=resumable"
         where = f"{place}&name={quote(name, safe='')}&upload_id={session.id}"
         return Reply(200, b"", {"Location": where, "X-GUploader-UploadID": session.id})

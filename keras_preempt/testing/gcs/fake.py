@@ -21,7 +21,7 @@ from keras_preempt.testing.gcs.faults import DEFAULT_KINDS, FaultPlan, Faults, c
 from keras_preempt.testing.gcs.objects import OPERATIONS, Buckets, ObjectSummary, Preconditions, StoredObject
 from keras_preempt.testing.gcs.pace import Rates
 from keras_preempt.testing.gcs.wire import GcsServer, RateLimits, Request
-from keras_preempt.testing.server import Fake, OrderedFault, RequestLog
+from keras_preempt.testing.server import Fake, Fault, RequestLog
 
 QUIET_CLIENT = {"DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": "true"}
 """Keeps google-cloud-storage from asking for each bucket's metadata in a thread of its own, which would go on for two
@@ -180,7 +180,7 @@ class FakeGcs(Fake[GcsServer]):
         check_kind(kind)
         if times < 1:
             raise ValueError(f"Expected times of at least 1. Received: {times!r}. Correct the number.")
-        self._plan.ordered.add(OrderedFault(kind, times, match, stall_seconds))
+        self._plan.ordered.add(Fault(kind, stall_seconds, times, match))
 
     @property
     def pending_faults(self) -> int:

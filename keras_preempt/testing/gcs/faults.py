@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from keras_preempt.testing.gcs.errors import ERROR_STATUSES
-from keras_preempt.testing.server import OrderedFaults
+from keras_preempt.testing.server import Fault, OrderedFaults
 
 _ANY = frozenset({*map(str, ERROR_STATUSES), "204", "page", "reset", "stall", "slow"})
 _WRITES = _ANY | {"empty-response", "lost-response"}
@@ -102,14 +102,6 @@ class Faults:
         return chance.choice(kinds) if kinds and chance.random() < self.rate else None
 
 
-@dataclass(frozen=True)
-class Fault:
-    """What happens to one request; `seconds` is the length of a stall."""
-
-    kind: str
-    seconds: float
-
-
 class FaultPlan:
     """Decides for each request what goes wrong; ordered faults come before seeded ones."""
 
@@ -131,8 +123,7 @@ class FaultPlan:
             )
         )
         if ordered is not None:
-            seconds = seeded.stall_seconds if ordered.seconds is None else ordered.seconds
-            return Fault(ordered.kind, seconds)
+            return ordered if ordered.seconds is not None else replace(ordered, seconds=seeded.stall_seconds)
         if category == "bucket":
             return None
         with self._lock:

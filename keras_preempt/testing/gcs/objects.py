@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from threading import Lock
+from threading import RLock
 from typing import Any, NamedTuple
 
 import google_crc32c
@@ -155,7 +155,7 @@ class Buckets:
     """All that is stored. Every method may raise `GcsError`."""
 
     def __init__(self, names: Collection[str], location: str, denied: Collection[str]) -> None:
-        self._lock = Lock()
+        self._lock = RLock()
         self._location = location
         self._denied = denied  # The owner's own set: it may change while requests are served.
         self._buckets = {name: _StoredBucket(name, location) for name in names}
@@ -214,17 +214,13 @@ class Buckets:
     def check_insert(self, bucket: str, name: str, conditions: Preconditions) -> None:
         """Raises the error that would refuse an upload that begins now; stores nothing."""
         with self._lock:
-            self._admit(bucket, name, conditions)
-
-    def _admit(self, bucket: str, name: str, conditions: Preconditions) -> dict[str, StoredObject]:
-        objects = self._bucket(bucket).objects
-        self.require("create")
-        if not name or len(name.encode()) > _LONGEST_NAME or "\n" in name or "\r" in name:
-            raise errors.invalid(f"Invalid object name: {name!r:.80}")
-        conditions.check(objects.get(name), reading=False)
-        if name in objects:
-            self.require("delete")  # Replacing an object takes the right to delete the old generation.
-        return objects
+            objects = self._bucket(bucket).objects
+            self.require("create")
+            if not name or len(name.encode()) > _LONGEST_NAME or "\n" in name or "\r" in name:
+                raise errors.invalid(f"Invalid object name: {name!r:.80}")
+            conditions.check(objects.get(name), reading=False)
+            if name in objects:
+                self.require("delete")  # Replacing an object takes the right to delete the old generation.
 
     def insert(
         self, bucket: str, name: str, content: bytes, fields: Mapping[str, Any], conditions: Preconditions
@@ -241,12 +237,12 @@ class Buckets:
             if md5 != base64.b64encode(calculated).decode():
                 raise errors.invalid(f"Provided MD5 hash {md5} doesn't match calculated MD5 hash.")
         with self._lock:
-            objects = self._admit(bucket, name, conditions)
+            self.check_insert(bucket, name, conditions)
             # Microseconds, like the real ones; strictly rising whatever the clock does.
             self._last_generation = generation = max(self._last_generation + 1, time.time_ns() // 1000)
             own = {key: fields[key] for key in WRITERS_FIELDS if fields.get(key) is not None}
             stored = StoredObject(bucket, name, content, generation, crc32c, md5, own, created=_now())
-            objects[name] = stored
+            self._buckets[bucket].objects[name] = stored
             return stored
 
     def _find(self, bucket: str, name: str, operation: str, query: Query, *, reading: bool) -> StoredObject:

@@ -145,24 +145,16 @@ class UploadSession:
         return done
 
 
-class UploadSessions:
+class UploadSessions(dict[str, UploadSession]):
     """All resumable uploads, by their unguessable id."""
 
-    def __init__(self) -> None:
-        self._sessions: dict[str, UploadSession] = {}
-
-    def begin(self, session: UploadSession) -> None:
-        self._sessions[session.id] = session
-
-    def find(self, upload_id: str) -> UploadSession:
-        if upload_id not in self._sessions:
-            raise errors.GcsError(404, "notFound", "There is no such upload session.")
-        return self._sessions[upload_id]
+    def __missing__(self, upload_id: str) -> UploadSession:
+        raise errors.GcsError(404, "notFound", "There is no such upload session.")
 
     def lose(self, upload_id: str | None = None) -> int:
         """Makes the service forget one upload, or all that can still become an object; returns how many."""
         count = 0
-        for session in list(self._sessions.values()):
+        for session in list(self.values()):
             complete = session.stored is not None or session.refused is not None
             if upload_id in (None, session.id) and not complete and not session.lost:
                 session.lost, session.pieces = True, []

@@ -11,9 +11,9 @@ from typing import Any
 
 from keras_preempt.testing.gcs.api import Api, ApiCall
 from keras_preempt.testing.gcs.errors import ERROR_STATUSES, plain_error
-from keras_preempt.testing.gcs.faults import Fault, FaultPlan
+from keras_preempt.testing.gcs.faults import FaultPlan
 from keras_preempt.testing.gcs.pace import Rates, Throttle, TokenBucket
-from keras_preempt.testing.server import Handler, LoopbackServer, Reply, RequestLog
+from keras_preempt.testing.server import Fault, Handler, LoopbackServer, Reply, RequestLog
 
 _LONGEST_LINE = 1024  # bytes
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[^\r\n]*)?\r?\n")
@@ -42,7 +42,7 @@ class Request:
 
     @property
     def text(self) -> str:
-        """``METHOD path?query bucket/object``: what the `match` of a fault is looked for in."""
+        """``METHOD path?query bucket/object``: in which the `match` of a fault is searched."""
         return f"{self.method} {self.path} {self.target}"
 
 
@@ -238,21 +238,18 @@ class Body:
     def read(self, most: int) -> bytes:
         """Returns up to `most` bytes; none at the end, or if the connection ended before it."""
         if self._chunks and not self._left:
-            self._begin_chunk()
+            line = _CHUNK_SIZE.fullmatch(self._stream.readline(_LONGEST_LINE))
+            self._left = int(line[1], 16) if line else 0
+            self._chunks = self._left > 0
+            if (
+                line and not self._left
+            ):  # Else the connection ended, or this is not a chunk: the body is not whole.
+                while self._stream.readline(_LONGEST_LINE).strip():
+                    pass  # Trailing headers.
+                self.size = self._taken
         piece = self._stream.read(min(most, self._left)) if self._left else b""
         self._left -= len(piece)
         self._taken += len(piece)
         if self._chunks and piece and not self._left:
             self._stream.readline(_LONGEST_LINE)  # What ends each chunk.
         return piece
-
-    def _begin_chunk(self) -> None:
-        line = _CHUNK_SIZE.fullmatch(self._stream.readline(_LONGEST_LINE))
-        self._left = int(line.group(1), 16) if line else 0
-        if self._left == 0:
-            self._chunks = False
-            if line is None:
-                return  # The connection ended, or this is not a chunk: the body is not whole.
-            while self._stream.readline(_LONGEST_LINE).strip():
-                pass  # Trailing headers.
-            self.size = self._taken

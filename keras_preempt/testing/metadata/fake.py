@@ -20,9 +20,9 @@ from keras_preempt.testing.metadata.clouds import (
 )
 from keras_preempt.testing.server import (
     Fake,
+    Fault,
     Handler,
     LoopbackServer,
-    OrderedFault,
     OrderedFaults,
     Reply,
     RequestLog,
@@ -63,7 +63,7 @@ class MetadataRequest:
 
     @property
     def text(self) -> str:
-        """``METHOD path?query``: what the `match` of a fault is looked for in."""
+        """``METHOD path?query``: in which the `match` of a fault is searched."""
         return f"{self.method} {self.path}"
 
 
@@ -242,7 +242,7 @@ class FakeMetadata(Fake[MetadataServer]):
                 f"Expected times of at least 1, or None for until recover(). Received: {times!r}. "
                 "Correct the number."
             )
-        self._faults.add(OrderedFault(kind, times, match, seconds))
+        self._faults.add(Fault(kind, seconds, times, match))
 
     def recover(self) -> None:
         """Ends all faults."""
@@ -263,7 +263,7 @@ class FakeMetadata(Fake[MetadataServer]):
         Raises:
             TimeoutError: They have not come after `timeout` seconds.
         """
-        if not self._log.wait_for(count, match, timeout, first=self._earlier):
+        if not self._log.wait_for(count, lambda request: match in request.text, timeout, self._earlier):
             raise TimeoutError(
                 f"Expected {count} requests with {match!r} within {timeout} s. Received: "
                 f"{sum(match in request.text for request in self.requests)}."

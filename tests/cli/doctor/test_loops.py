@@ -50,11 +50,11 @@ def test_loops_run_once_every_worker_listens_and_has_had_a_moment(
     both = Loops(tmp_path, 2)
     (tmp_path / "process-0.json").write_text(json.dumps({"machine": "here", "pid": 7}))
     (tmp_path / "fit-1.json").write_text("{}")
-    assert not both.run()
+    assert not both.trains()
     now += 60.0
-    assert not both.run()
+    assert not both.trains()
     (tmp_path / "process-1.json").write_text(json.dumps({"machine": "here", "pid": 8}))
     assert both.processes() == {0: {"machine": "here", "pid": 7}, 1: {"machine": "here", "pid": 8}}
-    assert not both.run()
+    assert not both.trains()
     now += 10.0
-    assert both.run()
+    assert both.trains()

@@ -47,7 +47,7 @@ def test_a_worker_is_killed_when_its_grace_is_over_unless_it_is_gone() -> None:
     said: list[str] = []
     for send in (Send(), Send(pid=0)):
         with signaller(0.01, said.append) as listening:
-            listening.expect(3, 1, send)
+            listening.expect((3, 1, send))
             strike(listening.path, "SIGTERM")
             assert send.asked.wait(60)
         assert send.sent == [(1, signal.SIGKILL)]
@@ -61,7 +61,7 @@ def test_a_worker_is_killed_when_its_grace_is_over_unless_it_is_gone() -> None:
 def test_a_grace_period_does_not_follow_a_wall_clock_that_is_set_back() -> None:
     send = Send()
     with signaller(0.01, nothing) as listening:
-        listening.expect(0, 0, send)
+        listening.expect((0, 0, send))
         strike(listening.path, "SIGTERM", time=time.time() + 3600)
         assert send.asked.wait(20)
 
@@ -70,14 +70,14 @@ def test_a_grace_period_does_not_follow_a_wall_clock_that_is_set_back() -> None:
 def test_the_next_incarnation_does_not_die_of_the_grace_of_the_last_one(struck_too: bool) -> None:
     send = Send(pid=0)
     with signaller(600.0, nothing) as listening:
-        listening.expect(0, 0, send)
+        listening.expect((0, 0, send))
         strike(listening.path, "SIGTERM")
         listening.settle()
         assert listening.signalled == {0}
         if struck_too:
-            listening.expect(1, 1, send)
+            listening.expect((1, 1, send))
         else:
-            listening.expect_none()
+            listening.expect(None)
         for timer in [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]:
             timer.join(60)
             assert not timer.is_alive()
@@ -87,7 +87,7 @@ def test_the_next_incarnation_does_not_die_of_the_grace_of_the_last_one(struck_t
 def test_lines_that_are_no_report_are_skipped_and_a_kill_needs_no_grace() -> None:
     said: list[str] = []
     with signaller(0.01, said.append) as listening:
-        listening.expect(0, 0, Send())
+        listening.expect((0, 0, Send()))
         with Path(listening.path).open("w") as pipe:
             pipe.write("nonsense\n[]\n{}\n")
         strike(listening.path, "SIGKILL")
@@ -99,7 +99,7 @@ def test_lines_that_are_no_report_are_skipped_and_a_kill_needs_no_grace() -> Non
 def test_a_signal_that_a_worker_waits_for_is_sent_and_counts_as_lost_until_it_has_arrived() -> None:
     send = Send()
     with signaller(None, nothing) as listening:
-        listening.expect(2, 1, send)
+        listening.expect((2, 1, send))
         strike(listening.path, "SIGTERM", wanted=True)
         listening.settle()
         assert send.sent == [(1, signal.SIGTERM)]
@@ -107,7 +107,7 @@ def test_a_signal_that_a_worker_waits_for_is_sent_and_counts_as_lost_until_it_ha
         tell(listening.path, arrived="SIGTERM")
         listening.settle()
         assert listening.lost == {}
-        listening.expect(3, 0, send)
+        listening.expect((3, 0, send))
         strike(listening.path, "SIGKILL", wanted=True)
         listening.settle()
     assert send.sent[1:] == [(0, signal.SIGKILL)]
@@ -124,7 +124,7 @@ def test_a_signal_that_was_not_heard_is_lost(how: str) -> None:
         pass
     send = Send(ended.pid if how == "arrived" else STARTED)
     with signaller(None, nothing) as listening:
-        listening.expect(0, 0, send)
+        listening.expect((0, 0, send))
         strike(listening.path, "SIGTERM", wanted=True)
         tell(listening.path, **{how: "SIGTERM"})
         listening.settle()
