@@ -11,8 +11,14 @@ import pytest
 
 from keras_preempt.training.save import snapshots
 from keras_preempt.training.save.schedule import NEVER
-from keras_preempt.training.save.snapshot_schedule import SHARE, WORTH, SnapshotSchedule
-from keras_preempt.training.save.snapshots import ReplayCost, SnapshotTaker, spoken
+from keras_preempt.training.save.snapshots import (
+    SHARE,
+    WORTH,
+    ReplayCost,
+    SnapshotSchedule,
+    SnapshotTaker,
+    spoken,
+)
 
 
 class Scheduled:

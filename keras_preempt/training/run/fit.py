@@ -127,7 +127,7 @@ class Fit:
         if self.milestones.awaits_step:  # No step was left either.
             self.saves.after_start(True)
         several_fits.leave_notices(self.runtime.notices)
-        self._status.finished = self.saves.fenced is None
+        self._status.finished = self.saves.saver.fenced is None
         self.participant.ending.end("training is over")
 
     def training_has_ended(self) -> None:
@@ -136,7 +136,7 @@ class Fit:
         Raises `Fenced` if the end is not saved, since a newer start of the job has the directory and trains on from
         there, and KeyboardInterrupt if the user pressed Ctrl-C when it was too late to leave before the end.
         """
-        if (fenced := self.saves.fenced) is not None:
+        if (fenced := self.saves.saver.fenced) is not None:
             exits_with(fenced, EXIT_NOT_SAVED)
             raise fenced
         self.slot.ended(steps_done(self.model), self.session.size, self.session.callbacks.unsaved)
@@ -219,7 +219,7 @@ class Fit:
         if saved.name is None:
             self.saves.tell_what_is_lost(plan, position, uncertain=saved.uncertain)
         what = f"its checkpoint is {saved.name or 'NOT saved'}. Start again to continue from it."
-        flush = functools.partial(self.session.leave, self.runtime.left)
+        flush = functools.partial(self.session.callbacks.flush, self.runtime.left)
         self.participant.leave(plan, saved=saved.name, what=what, flush=flush)
 
     def _save(self, plan: Plan, position: Position, given_up: Callable[[], bool] = lambda: False) -> Saved:
@@ -262,11 +262,11 @@ class Fit:
         if saved is not None:
             self._status.committed = saved.name
             self._status.saved = saved.name is not None
-        if self.saves.fenced is None:
+        if self.saves.saver.fenced is None:
             self.participant.events.emit("finish", step=position.step)
         self.runtime.leave()
         self.points.finished(position.step or 0)
-        self._status.finished = self.saves.fenced is None
+        self._status.finished = self.saves.saver.fenced is None
 
     def abandon(self) -> None:
         """The fit was left by an exception that was not seen on its way."""

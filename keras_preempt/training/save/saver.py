@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field
@@ -18,6 +19,7 @@ from keras_preempt.checkpoint.errors import (
     Fenced,
     PartsMissing,
     SaveCancelled,
+    StoreUnavailable,
     WriteUncertain,
 )
 from keras_preempt.checkpoint.layout import attempt_name, part_file
@@ -355,3 +357,22 @@ class Saver:
             discard(self._store, directory, self.member)
         except (CheckpointError, OSError) as error:
             logger.info("What was written of %s stays until the next start: %s", directory, error)
+
+
+def check_space(store: Store, model_state: ModelState, members: int, replicas: int) -> None:
+    """Makes sure, before training begins, that there is room for what this worker writes, or stages for a bucket.
+
+    That is an even share of what all hold and of the pieces that it holds of divided values, and all of its own, for
+    each of its `replicas`. If others are under notice it has to take over their shares too: where there is no room for
+    that, a warning says so. Raises `StoreUnavailable` if there is not enough room.
+    """
+    sizes = model_state.sizes()
+    store.check_space(math.ceil(sizes.mirrored / members + sizes.share) + sizes.local * replicas)
+    try:
+        store.check_space(sizes.mirrored + sizes.held + sizes.local * replicas)
+    except StoreUnavailable as error:
+        logger.warning(
+            "There is room for this worker's share of a checkpoint, but not for a whole one, which it has to "
+            "write when all other workers are under notice at once. %s",
+            error,
+        )

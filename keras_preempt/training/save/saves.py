@@ -10,7 +10,6 @@ from collections.abc import Callable
 from keras_preempt.agreement.alignment import without
 from keras_preempt.agreement.messages import Kind, Plan, Position
 from keras_preempt.backend.seam import backend
-from keras_preempt.checkpoint.errors import Fenced
 from keras_preempt.checkpoint.layout import step_of
 from keras_preempt.process.threads import started
 from keras_preempt.process.words import counted, numbered
@@ -34,6 +33,7 @@ class Saves:
     """Decides when and how this fit is saved: what `session` holds, by `saver`, and told to `pace`.
 
     Attributes:
+        saver: See above.
         committed: The folder of the checkpoint that was committed last, as far as this worker knows; at first
             the one that was restored, None if there is none.
         after_start: Called when the first step is done, or none was left: what was restored has served. Given whether
@@ -45,7 +45,7 @@ class Saves:
 
     def __init__(self, session: Session, saver: Saver, schedule: Schedule, members: int, pace: Pace) -> None:
         self._session = session
-        self._saver = saver
+        self.saver = saver
         self._schedule = schedule
         self._pace = pace
         self._everyone = tuple(range(members))
@@ -97,18 +97,18 @@ class Saves:
         alone = busy and before is not None and before.cut
         if before is not None and alone:
             # No time is left to wait for others, only to write. They may be making the save that was planned.
-            self._saver.skip()
+            self.saver.skip()
             plan = self._without(before.late, gone, plan, position)
         content: Content | None = None
         while True:
             try:
                 content = content or self._session.capture(position)
-                prepared = self._saver.prepare(plan, position, content, copy=False, began_at=began, gone=gone)
+                prepared = self.saver.prepare(plan, position, content, copy=False, began_at=began, gone=gone)
             except Exception as error:  # Such as pieces that are lost: trying again brings nobody back.
                 return self._not_begun(position, error, began, captured_at)
             # What it waits for others says nothing about how long it takes to write everything: pace forgets it.
             saved = self._ended(
-                self._saver.write(prepared, given_up, on_written=self._pace.saved, alone=alone)
+                self.saver.write(prepared, given_up, on_written=self._pace.saved, alone=alone)
             )
             if not saved.late:
                 self.on_saved(captured_at, saved.name)
@@ -124,7 +124,7 @@ class Saves:
         gone.update(late)
         if gone.isdisjoint(plan.writers):  # They only had to write pieces of sharded variables.
             return plan
-        plan = without(plan, sorted(gone), self._everyone, self._saver.member)
+        plan = without(plan, sorted(gone), self._everyone, self.saver.member)
         logger.warning(
             "Gone, or too late: %s. The checkpoint at step %s is written by %s instead.",
             numbered("worker", late),
@@ -151,10 +151,10 @@ class Saves:
         try:
             content = self._session.capture(position)
             try:
-                prepared = self._saver.prepare(plan, position, content, copy=True, began_at=began)
+                prepared = self.saver.prepare(plan, position, content, copy=True, began_at=began)
             except MemoryError:
                 logger.warning("Training waits for the save at step %s: no memory for a copy.", position.step)
-                prepared = self._saver.prepare(plan, position, content, copy=False, began_at=began)
+                prepared = self.saver.prepare(plan, position, content, copy=False, began_at=began)
         except Exception as error:
             return self._not_begun(position, error, began, captured_at).seconds
         watch, waits = InBackground(), threading.Event()
@@ -169,7 +169,7 @@ class Saves:
 
         def write(cancelled: Callable[[], bool]) -> Saved:
             saved = self._ended(
-                self._saver.write(
+                self.saver.write(
                     prepared, cancelled, watch.transfer, awaited=awaited, on_written=written.append
                 )
             )
@@ -196,7 +196,7 @@ class Saves:
         """
         if backend().errors.described(error)[0] not in (0, _RESOURCE_EXHAUSTED):
             raise error
-        self._saver.skip()
+        self.saver.skip()
         tell_not_saved(position.step, error)
         self.on_saved(captured_at, None)
         return self._ended(Saved(None, time.time() - began))
@@ -228,10 +228,6 @@ class Saves:
         """The step of the checkpoint that is being written while training goes on; None if there is none."""
         at = self._background.position
         return at.step if at is not None and self._background.busy else None
-
-    @property
-    def fenced(self) -> Fenced | None:
-        return self._saver.fenced
 
     @property
     def safe_step(self) -> int:

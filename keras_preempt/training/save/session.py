@@ -74,6 +74,7 @@ class Session:
     ) -> None:
         self._model = model
         self._fit = fit
+        self.epochs, self.steps_per_execution = fit.epochs, fit.feed.steps_per_execution
         self._model_state = model_state
         self.callbacks = callbacks
         self.shuffles = Shuffles(fit.feed.dataset, fit.validation_data)
@@ -123,14 +124,6 @@ class Session:
             return Position(epoch, phase, batch, self.steps.before(batch))
         self._fit.finish_hooks()  # They count.
         return Position(epoch, phase, batch, self.steps.done)
-
-    @property
-    def epochs(self) -> int:
-        return self._fit.epochs
-
-    @property
-    def steps_per_execution(self) -> int:
-        return self._fit.feed.steps_per_execution
 
     def snapshot_taker(self) -> SnapshotTaker:
         return SnapshotTaker(self._fit.feed, self.epochs, tells=self._member == 0)
@@ -375,10 +368,6 @@ class Session:
         # Keras has done so once before this hook, with averages of weights for one; that is to stay.
         if isinstance(self._model.optimizer, keras.optimizers.Optimizer) and not self._model_state.waiting:
             self._model.optimizer.finalize_variable_values(self._model.trainable_weights)
-
-    def leave(self, left: float | None) -> None:
-        """Writes what the callbacks hold back, before the process ends; the machine goes in `left` seconds."""
-        self.callbacks.flush(left)
 
     def end(self) -> None:
         """Leaves the model as Keras expects it for its next fit."""

@@ -50,11 +50,10 @@ from keras_preempt.training.run.runtime import Runtime
 from keras_preempt.training.run.several_fits import FitSlot, ended_fits, is_news, take_notices
 from keras_preempt.training.save import requests
 from keras_preempt.training.save.resuming import Start, resumed_from
-from keras_preempt.training.save.saver import Saver
+from keras_preempt.training.save.saver import Saver, check_space
 from keras_preempt.training.save.saves import Saves
 from keras_preempt.training.save.schedule import Interval, Schedule
 from keras_preempt.training.save.session import Session
-from keras_preempt.training.save.space import check_space
 from keras_preempt.training.save.tidier import Tidier
 from keras_preempt.training.start import shared_files, side_by_side
 from keras_preempt.training.start.handshake import START_TIMEOUT, Handshake
