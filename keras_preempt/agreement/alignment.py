@@ -148,10 +148,7 @@ def transition(state: State, event: Trigger) -> Transition:
 
 
 def answer(member: int, entered: int, held: Position | None, doomed: bool) -> At:
-    """What `member` publishes after it has set attention; `held` says what boundary `entered` is, if it is held there.
-
-    Both are read together.
-    """
+    """What `member` publishes after it has set attention; `held` is what boundary `entered` is, if held there."""
     return At(member, entered if held else entered + 1, held, doomed)
 
 

@@ -131,10 +131,7 @@ class Delegate:
     # -- The main thread ----------------------------------------------------------------------------
 
     def hold(self, position: Position) -> Plan | None:
-        """Holds the main thread at a boundary; returns the plan if this is where to act on it, None to train on.
-
-        Raises ProtocolError if the fit has passed the boundary that was agreed on.
-        """
+        """Holds the main thread at a boundary; returns the plan to act on here, or None. May raise ProtocolError."""
         # The watcher bounds every wait of a round; this bound only guards against a watcher that died.
         limit = self._clock() + 4 * ALIGNMENT_TIMEOUT
         with self.changed:
@@ -165,10 +162,7 @@ class Delegate:
         return plan
 
     def leave(self, seconds: float | None) -> None:
-        """The fit is over for this worker. The coordination leader leaves last, after at most 5 s.
-
-        `seconds` are left until this machine goes; None if that is not known.
-        """
+        """Called when the fit is over. The coordination leader leaves last, after at most 5 s, or `seconds` if less."""
         with self.changed:
             self.member.leave()
             self.update()

@@ -81,10 +81,7 @@ class Standing:
 
     @property
     def save_deadline(self) -> float:
-        """When the last save must be over, by the earliest deadline; in the past where there is no time to train on.
-
-        There must be a notice.
-        """
+        """When the last save must be over; in the past if there is no time to train on. There must be a notice."""
         return self._save_deadline(self.first)
 
     @property

@@ -14,8 +14,7 @@ from keras_preempt.agreement.alignment import Decision, State, Trigger, answer, 
 from keras_preempt.agreement.grace import Notice, Standing, has_room
 from keras_preempt.agreement.messages import At, Call, Failure, Kind, Plan, Position, ProtocolError
 
-ROUNDS_PER_REASON = 3
-"""How often a reason calls a round again after one was aborted."""
+ROUNDS_PER_REASON = 3  # How often a reason calls a round again after one was aborted.
 
 EXPECTED_WITHIN = 2.0
 """Seconds within which a notice follows the signal handler that has announced it, or it does not come at all."""
@@ -209,10 +208,7 @@ class Member:
         self.held = position
 
     def let_go(self, entered: int) -> Decision:
-        """What the held main thread does now; asked again whenever this member has changed.
-
-        Raises ProtocolError if the main thread is already beyond the target.
-        """
+        """What the held main thread does now, asked again after each change; ProtocolError beyond the target."""
         decision = self._decision(entered)
         if self.awaits_call:
             return Decision.HOLD
@@ -272,10 +268,7 @@ class Member:
         return CallRequest(self.round, Call(self.index, kind, reason))
 
     def acted(self, now: float, reserve: float) -> CallRequest | None:
-        """The plan is carried out, and training continues.
-
-        A notice that the plan knew of is served: only the last call is left for it.
-        """
+        """The plan is carried out and training continues; a notice that it knew of needs only the last call."""
         plan = self.plan
         if plan is None or outcome(plan, self.last) is not Trigger.ACTED:
             raise ProtocolError(f"Expected a plan after which training continues. Received: {plan}.")

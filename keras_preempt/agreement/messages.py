@@ -191,10 +191,7 @@ class Failure:
 
 
 def key(fit: int, round: int, *rest: str | int) -> str:
-    """The key of a message, for example `keras_preempt/1/2/at/1` in round 2 of the first fit of each process.
-
-    `rest` is "call", "plan", or "at" and the member's index.
-    """
+    """Such as `keras_preempt/1/2/at/1` in round 2 of the first fit; `rest` is "call", "plan", or "at" and an index."""
     return "/".join(("keras_preempt", str(fit), str(round), *map(str, rest)))
 
 

@@ -34,8 +34,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-KILL_ALL = 255
-"""Sent by the launcher instead of the number of a signal: kill everything at once."""
+KILL_ALL = 255  # Sent by the launcher instead of the number of a signal: kill everything at once.
 
 TO_COMMAND = 128
 """Added by the launcher to the number of a signal that goes to the command itself, as a machine would send it."""

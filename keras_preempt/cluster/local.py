@@ -294,10 +294,7 @@ _random = random.SystemRandom()
 
 
 def find_free_ports(count: int) -> list[int]:
-    """``count`` distinct ports of 127.0.0.1 that nobody listens on; OSError if there are no more.
-
-    Another process can still take one before it is used. Callers then start over with new ports.
-    """
+    """``count`` ports of 127.0.0.1 that nobody listens on now; OSError if there are not so many."""
     found: list[int] = []
     # All stay bound until the last is found, so that none is found twice.
     with contextlib.ExitStack() as held:

@@ -85,10 +85,7 @@ def read_listening(directory: Path, workers: int) -> dict[int, int]:
 
 
 def overdue(directory: Path, workers: int, limit: float) -> dict[int, int]:
-    """The exit statuses of workers that said more than `limit` seconds ago that they were about to exit.
-
-    A worker that has begun to train again since then is left out.
-    """
+    """The exit statuses that workers announced more than `limit` seconds ago without training again since."""
 
     def written(name: str) -> float:
         try:
@@ -113,8 +110,7 @@ def _read(file: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-_RECORD_SECONDS = 30.0
-"""How long writing the record may take."""
+_RECORD_SECONDS = 30.0  # How long writing the record may take.
 
 
 def record_exits(

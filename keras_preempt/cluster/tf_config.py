@@ -18,8 +18,7 @@ from typing import Any
 
 from keras_preempt.process.environment import KERAS_ADDRESSES, KERAS_PROCESS, KERAS_PROCESSES, TF_CONFIG
 
-DEFAULT_PORT = 2222
-"""The port that TensorFlow's own examples use. It has to be free on all machines."""
+DEFAULT_PORT = 2222  # The port that TensorFlow's own examples use. It has to be free on all machines.
 
 VARIABLES = (TF_CONFIG, KERAS_ADDRESSES, KERAS_PROCESSES, KERAS_PROCESS)
 """The environment variables that describe a cluster to one of its workers, on every backend."""

@@ -29,8 +29,7 @@ TPU_VARIABLES = ("TPU_NAME", "TPU_WORKER_ID", "TPU_ACCELERATOR_TYPE")
 
 _DEVICES: tuple[tuple[str, Accelerator], ...] = (("accel[0-9]*", "tpu"), ("nvidia[0-9]*", "gpu"))
 
-LIMIT = 1.0
-"""Seconds that metadata servers get for an answer, all together."""
+LIMIT = 1.0  # Seconds that metadata servers get for an answer, all together.
 
 
 # What the machine says about itself. Somebody else may set or hide any of it, so these functions never raise. They
@@ -120,10 +119,7 @@ class Detection:
         return self
 
     def result(self, timeout: float = LIMIT) -> Platform:
-        """The platform, as far as it is known after `timeout` seconds. The first call decides, and ends the requests.
-
-        Without an answer, what the machine says about itself stands.
-        """
+        """The platform as far as it is known after `timeout` seconds. The first call decides and ends the requests."""
         if self._platform is None:
             self.start()
             self._thread.join(timeout)

@@ -32,8 +32,7 @@ GPU_MAINTENANCE_LEAD = 3600.0
 Source of both: cloud.google.com/compute/docs/gpus/gpu-host-maintenance.
 """
 
-PREEMPTION_LEAD = 30.0
-"""Seconds from the announcement of a preemption to the end of the machine."""
+PREEMPTION_LEAD = 30.0  # Seconds from the announcement of a preemption to the end of the machine.
 
 _ANSWER_SECONDS = 10.0  # Beyond what the server was asked to wait.
 _PLANNED_SECONDS = 3600.0

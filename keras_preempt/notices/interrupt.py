@@ -48,10 +48,7 @@ class Interrupts:
         self._at_once = False
 
     def announced(self) -> None:
-        """A SIGINT has come; called by its handler, in the main thread.
-
-        Raises KeyboardInterrupt if there is nothing to save yet, or for the second one if the process goes on.
-        """
+        """A SIGINT has come; called by its handler, in the main thread. May raise KeyboardInterrupt."""
         if not self._trains():
             raise KeyboardInterrupt
         if self._at_once:

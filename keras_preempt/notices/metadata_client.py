@@ -200,10 +200,7 @@ class MetadataClient:
 
 
 class _Line(socket.socket):
-    """A connection of which every read ends at the deadline.
-
-    A socket's own timeout starts again with each byte, so a server that trickles could hold a thread for days.
-    """
+    """A connection of which every read ends at the deadline; a socket's own timeout starts again with each byte."""
 
     deadline = 0.0
 

@@ -66,8 +66,7 @@ SCHEDULERS = {
 ROLES = {row.name: row for row in (Row("tpu-coordinator", EXIT_RESTART_TPU, waits_for_workers=True),)}
 """What follows from a process' role, which cannot be detected: its own program knows it."""
 
-GENERIC_NAME = "generic"
-"""The name of the platform of which nothing is known."""
+GENERIC_NAME = "generic"  # The name of the platform of which nothing is known.
 
 OTHER_NAMES = {"none": GENERIC_NAME}
 
@@ -108,8 +107,7 @@ class Platform:
         return f"{self.name} ({'; '.join(self.reasons)})" if self.reasons else self.name
 
 
-GENERIC = Platform()
-"""Nothing is known: signals are heard."""
+GENERIC = Platform()  # Nothing is known: signals are heard.
 
 
 def compose(
@@ -141,10 +139,7 @@ def compose(
 
 
 def parse_name(text: str, accelerator: Accelerator = "none") -> Platform:
-    """Reads the value of ``KERAS_PREEMPT_PLATFORM``: "generic" ("none"), or names joined by "+".
-
-    Raises ValueError if a name is unknown, or there are two schedulers or two clouds.
-    """
+    """Reads ``KERAS_PREEMPT_PLATFORM``: "generic" ("none"), or names joined by "+". Raises ValueError for all else."""
     names = [OTHER_NAMES.get(name.strip(), name.strip()) for name in text.lower().split("+")]
     schedulers = [name for name in names if name in SCHEDULERS]
     machines = [name for name in names if name in _MACHINE_NAMES]

@@ -74,10 +74,7 @@ class PollingSource(abc.ABC):
 
     @abc.abstractmethod
     def _ask(self) -> float | None:
-        """Asks once; returns the seconds until the next time, or None if there is nothing more to hear.
-
-        Raises MetadataError if the server does not answer as it should.
-        """
+        """Asks once; returns the seconds until the next time, None for no next time. May raise MetadataError."""
 
     def _run(self) -> None:
         failing_since: float | None = None
@@ -111,8 +108,7 @@ class PollingSource(abc.ABC):
             return
 
 
-EARLY = "signal before fit"
-"""The source of notices that came before fit."""
+EARLY = "signal before fit"  # The source of notices that came before fit.
 
 _EARLY_SECONDS = 0.25
 _EARLY_LOOKS = 12
@@ -120,10 +116,7 @@ _EARLY_LOOKS = 12
 
 
 class EarlyNotices(PollingSource):
-    """Hears of a termination signal that came to the backend's runtime before Python listened.
-
-    `look` waits at most so many seconds; it returns when the signal came, in words, or None if there was none.
-    """
+    """Hears of signals that came before Python listened; `look` waits so many seconds, and returns when one came."""
 
     def __init__(self, look: Callable[[float], str | None], on_notice: OnNotice) -> None:
         super().__init__(EARLY, on_notice, None)

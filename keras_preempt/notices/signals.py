@@ -40,15 +40,11 @@ _DESCRIPTOR_TAKEN = (
     "add_signal_handler). It is taken back, and what comes for that code is passed on."
 )
 
-LOOK_SECONDS = 1.0
-"""Seconds between two checks whether the handlers are still ours."""
+LOOK_SECONDS = 1.0  # Seconds between two checks whether the handlers are still ours.
 
 
 def parse_signals(names: Iterable[str | int | signal.Signals]) -> tuple[signal.Signals, ...]:
-    """Turns names such as "SIGTERM", "TERM" or "SIGUSR1" into signals.
-
-    Raises ValueError if a name is not a signal, cannot be caught, or appears twice.
-    """
+    """Turns "SIGTERM", "TERM" or 15 into signals; ValueError for others, those that none can catch, and repetitions."""
     if isinstance(names, str):
         names = (names,)
     found: list[signal.Signals] = []
@@ -182,10 +178,7 @@ class SignalNotices:
         self._writer.close()
 
     def leave_with(self, status: int) -> None:
-        """Sets the status that the process is about to end with: after `stop`, a signal does not replace it.
-
-        Signals that the program itself handles are left to it. Main thread only.
-        """
+        """From now on, also after `stop`, signals that would kill end the process with `status`. Main thread only."""
         kills = [number for number, earlier in self._earlier.items() if earlier in _KILLS]
         if kills and self._may_set_handlers():
             self._earlier.update(dict.fromkeys(kills, EndsWith(status, kills)))

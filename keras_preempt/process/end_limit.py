@@ -34,10 +34,7 @@ _begun = False
 
 
 def limit_end(status: int, seconds: float, before: Callable[[], object] = lambda: None) -> None:
-    """Ends this process with `status` if it still lives `seconds` after Python has begun to end.
-
-    `before` is called before that, and must return at once.
-    """
+    """Ends this process with `status`, after a short `before`, if it lives `seconds` after Python begins to end."""
     global _limit, _process
     _limit, _process = (status, seconds, before), os.getpid()
     # Where `concurrent.futures` registers too: these functions run before Python waits for threads. Without that the

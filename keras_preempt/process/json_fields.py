@@ -14,14 +14,9 @@ from typing import Any, NoReturn
 MOST_VALUES = 1 << 22
 """Values that a text may hold: a part list of 300,000 tensors, or a list of the losses of 4 million steps."""
 
-DEEPEST = 100
-"""Levels to which lists and objects may be nested."""
-
-MOST_DIGITS = 1000
-"""Digits that a whole number may have."""
-
-LONGEST_TEXT = 10_000
-"""Characters; a name, a reason, or the path of a variable in a deeply nested model."""
+DEEPEST = 100  # Levels to which lists and objects may be nested.
+MOST_DIGITS = 1000  # Digits that a whole number may have.
+LONGEST_TEXT = 10_000  # Characters; a name, a reason, or the path of a variable in a deeply nested model.
 
 _SHOWN = 50  # characters of what is wrong that a message shows
 
@@ -30,10 +25,7 @@ Refuse = Callable[[str, object], Exception]
 
 
 def loads(data: bytes, *, encoding: str = "utf-8") -> Any:
-    """Raises `ValueError` if a text is not JSON, has too many values or digits, a key twice in one object, or a NaN.
-
-    The encoding 'ascii' refuses all else, and takes a quarter of the memory at worst.
-    """
+    """Raises ValueError for bad JSON, too much of it, a repeated key, or NaN; 'ascii' takes a quarter of the memory."""
     check_values(data)
     try:
         return _DECODER.decode(data.decode(encoding))

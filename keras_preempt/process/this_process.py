@@ -45,10 +45,7 @@ def versions() -> dict[str, str]:
 
 
 def is_alive(told: object) -> bool | None:
-    """Whether the process in which `name` returned `told` is alive.
-
-    None if that cannot be known: it ran on another machine, or `told` is not such a name.
-    """
+    """Whether the process in which `name` returned `told` is alive; None if that cannot be known here."""
     if not isinstance(told, dict):
         return None
     pid, ticks = told.get("pid"), told.get("ticks")

@@ -23,8 +23,7 @@ from keras_preempt.checkpoint.storage.gcs_errors import NoTokenYet, OddAnswer, t
 METADATA_SECONDS = 60.0
 """Seconds that a call without data may take when no deadline is near, with all its retries."""
 
-SLOWEST_TRANSFER = 2e6
-"""Bytes a second; a transfer that is slower is given up."""
+SLOWEST_TRANSFER = 2e6  # Bytes a second; a transfer that is slower is given up.
 
 LAST_CHANCE = 1.0
 """Seconds that a call gets at least. A deadline is an estimate: a process that outlives it may still try."""
@@ -90,20 +89,14 @@ class Budget:
         return max(left, self._first_end - time_now, 0.0)
 
     def timeout(self, payload: int = 0) -> Timeouts:
-        """Returns the timeouts of a request that is made now and sends `payload` bytes.
-
-        The first also limits the sending of the whole body: urllib3 leaves it on the socket while it sends.
-        """
+        """Returns the timeouts of a request that is made now; urllib3 leaves the first on the socket while it sends."""
         left = max(self.left, LAST_CHANCE)
         if payload:
             return min(max(_CONNECT, 4 * payload / SLOWEST_TRANSFER), left / 2), min(_READ, left / 3)
         return min(_CONNECT, left / 3), min(_READ, left / 3)
 
     def pauses(self, payload: int = 0) -> Iterator[bool]:
-        """Waits before each further try of a request with so many bytes, and yields True, while there is time.
-
-        The pauses are random, growing, and cut where the last try has to begin.
-        """
+        """Waits before each further try, for random, growing times, and yields True, while there is time for one."""
         longest, is_cut = _FIRST_DELAY, False
         while not is_cut and (left := self.left) >= _SHORTEST_TRY:
             delay = _chance.uniform(0.0, min(longest, _LONGEST_DELAY))

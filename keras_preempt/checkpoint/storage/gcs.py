@@ -103,10 +103,7 @@ class GcsStore(Store):
                     raise error
 
     def check_access(self) -> Generator[tuple[str, StoreUnavailable | None], None, None]:
-        """Tries "create", "read", "list" and "delete" on an object that no listing shows.
-
-        Without the permission to create it, the operations that need an object are left out.
-        """
+        """Tries "create", "read", "list" and "delete" on a hidden object; without "create" only "list" follows."""
         bucket, place = self._bucket, self._place
         budget = Budget(_PROOF_SECONDS, lambda: self.deadline)
         # One that could not be deleted is used again: otherwise each start would leave one.
@@ -186,10 +183,7 @@ class GcsStore(Store):
         return self._overlaps.block(Overlap(self._most))
 
     def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
-        """Fetches the whole file and checks its sum; a file that `stat` has just seen is read as it was then.
-
-        Raises `CorruptCheckpoint` if several downloads differed from what is stored.
-        """
+        """Fetches the whole file and checks its sum; a file that `stat` has just seen is read as it was then."""
         target = self._place.object_of(name)
         with self._lock:
             seen = self._seen.pop(name, None)

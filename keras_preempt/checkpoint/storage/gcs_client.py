@@ -32,8 +32,7 @@ _FIELDS = "items(name,size,generation,crc32c),prefixes,nextPageToken"
 _PLACE = re.compile(r"(?i:gs)://([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])(?:/(.*))?", re.DOTALL)
 _LONGEST_NAME = 1024  # bytes; of an object, with the prefix
 
-_CLIENT = ("google.", "requests", "urllib3")
-"""What the names of the client's modules begin with."""
+_CLIENT = ("google.", "requests", "urllib3")  # What the names of the client's modules begin with.
 
 
 class GcsPlace:

@@ -35,10 +35,7 @@ _BYTES_ACKED = (
 
 
 class Connections(requests.adapters.HTTPAdapter):
-    """The connections of a `requests` session, none of which outlasts the `deadline`, in monotonic seconds.
-
-    Without a deadline there is no thread that watches them. At most `most` are kept open.
-    """
+    """The connections of a `requests` session, none of which outlasts the `deadline`; at most `most` are kept open."""
 
     def __init__(self, most: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

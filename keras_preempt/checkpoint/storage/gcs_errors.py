@@ -67,15 +67,13 @@ def cause_of(error: BaseException) -> BaseException:
 
 
 def token_may_come(error: auth.GoogleAuthError) -> bool:
-    """Returns whether a token that could not be had may be had later.
-
-    For a token server the client says so itself; for a metadata server it only gives the answer.
-    """
+    """Returns whether a token that could not be had may be had later."""
     if getattr(error, "retryable", False):  # since google-auth 2.9
         return True
     failed = error.__cause__ if isinstance(error, auth.RefreshError) else error
     if not isinstance(failed, auth.TransportError):
         return False
+    # The client says so of a token server, and gives only the answer of a metadata server.
     status = getattr(failed.args[-1], "status", None) if failed.args else None
     return status is None or status in _PASSING
 

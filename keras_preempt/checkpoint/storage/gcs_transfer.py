@@ -43,8 +43,7 @@ from keras_preempt.process.threads import Pool
 SMALLEST_FILE = (8 << 20) - (256 << 10)
 """Bytes of a file that is worth a request of its own; with its header it still goes up in one request."""
 
-LARGEST_FILE = 64 << 20
-"""Bytes of a file; what a failed upload may have to send again."""
+LARGEST_FILE = 64 << 20  # Bytes of a file; what a failed upload may have to send again.
 
 _SMALLEST_SHARE = 2 << 20  # bytes of a file, if there are fewer than `SMALLEST_FILE` for each connection
 _WAVES = 4  # files that each connection sends one after the other, so that all end at about the same time
@@ -52,8 +51,7 @@ _ROUNDING = 64  # bytes; a file ends with a whole element, and what is left over
 
 _SMALLEST_RANGE, _LARGEST_RANGE = 4 << 20, 16 << 20  # bytes
 
-CHUNK = 16 << 20
-"""Bytes of one request of an upload."""
+CHUNK = 16 << 20  # Bytes of one request of an upload.
 
 _SMALL_CHUNK = 8 << 20  # bytes, when time is short: less is sent again after a failure
 _SHORT = 30.0  # seconds that are a short time

@@ -53,11 +53,8 @@ from keras_preempt.checkpoint.storage.store import (
 SMALLEST_FILE = 8 << 20
 """Bytes; flushing a smaller file costs more than writing the next one meanwhile saves."""
 
-LARGEST_FILE = 64 << 20
-"""Bytes; a save that gives way to another does so between two files."""
-
-_PERMANENT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-"""Errors that do not go away by themselves."""
+LARGEST_FILE = 64 << 20  # Bytes; a save that gives way to another does so between two files.
+_PERMANENT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})  # Errors that do not go away by themselves.
 
 
 class LocalStore(Store):

@@ -34,8 +34,7 @@ from keras_preempt.checkpoint.storage.posix_files import (
 from keras_preempt.checkpoint.storage.store import Buffer, LineSink, Moved, uncounted
 from keras_preempt.process.threads import Pool
 
-FLUSHES = 4
-"""Files or blocks that are on their way to the disk at a time, while more is written."""
+FLUSHES = 4  # Files or blocks that are on their way to the disk at a time, while more is written.
 
 BLOCK = 4 << 20
 """Bytes of a block; a multiple of what any disk wants offsets, sizes and addresses in memory to be multiples of."""

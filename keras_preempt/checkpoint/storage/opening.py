@@ -22,8 +22,7 @@ def _open_gcs(url: str, staging_dir: str | os.PathLike[str] | None) -> Store:
     return GcsStore(url, staging_dir=staging_dir)
 
 
-BUCKETS: dict[str, OpenBucket] = {"gs": _open_gcs}
-"""By scheme, in lower case."""
+BUCKETS: dict[str, OpenBucket] = {"gs": _open_gcs}  # By scheme, in lower case.
 
 
 def names_bucket(place: str) -> bool:

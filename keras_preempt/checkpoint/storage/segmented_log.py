@@ -29,8 +29,7 @@ INTERVAL = 1.0
 PATIENCE = 30.0
 """Seconds until the next try after the storage failed, and seconds that closing waits for the thread."""
 
-LARGEST = 4 << 20
-"""Bytes that are kept while the storage fails; what comes then is lost."""
+LARGEST = 4 << 20  # Bytes that are kept while the storage fails; what comes then is lost.
 
 
 class SegmentedLog(LineSink):
@@ -65,10 +64,7 @@ class SegmentedLog(LineSink):
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Hands over what is left and ends the thread, within `PATIENCE` seconds or by the deadline.
-
-        Raises `StoreUnavailable` if something could not be handed over.
-        """
+        """Hands over what is left, for `PATIENCE` seconds or until the deadline. Raises `StoreUnavailable`."""
         with self._changed:
             if self._closed:
                 return

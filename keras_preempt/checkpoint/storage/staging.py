@@ -111,10 +111,7 @@ class StagingDirectory:
 
 @contextlib.contextmanager
 def scratch_directory(purpose: str) -> Iterator[Path]:
-    """A directory in the system's temporary directory for the time of a block; raises OSError if it cannot be made.
-
-    `purpose` is a word for its name, in lower-case letters.
-    """
+    """A directory in the system's temporary directory for the time of a block. Raises OSError."""
     try:
         directory = StagingDirectory(purpose=purpose)
     except StoreUnavailable as error:

@@ -42,10 +42,7 @@ def silent(task: str, total: int) -> Iterator[Moved]:
 
 
 def check_name(name: str) -> str:
-    """Returns `name` if it leads to a place below the directory that it is relative to; raises `UnsafeName` otherwise.
-
-    Every name that reaches a store passes through here: one from an untrusted manifest must not lead anywhere else.
-    """
+    """Returns `name`; raises `UnsafeName` unless it leads below its directory: a manifest may be untrusted."""
     why = why_unsafe(name)
     if why is not None:
         raise UnsafeName(
@@ -175,10 +172,7 @@ class Store(ABC):
 
     @abstractmethod
     def writer(self, name: str, moved: Moved = uncounted) -> AbstractContextManager[Writer]:
-        """Streams a file, which becomes durable and visible when the block ends; after an error nothing of it is left.
-
-        Raises `AlreadyExists`. `moved` may be called later than the data was written.
-        """
+        """Streams a file, visible when the block ends; after an error nothing of it is left. Raises `AlreadyExists`."""
 
     def overlapped(self) -> AbstractContextManager[None]:
         """Lets files that this thread writes with `writer` become durable later: at the end of this block.
@@ -189,10 +183,7 @@ class Store(ABC):
 
     @abstractmethod
     def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
-        """Opens a file for reading, with `readinto` too; `moved` may be called before the data is read.
-
-        Raises `NotFound`.
-        """
+        """Opens a file, with `readinto` too; `moved` may be called before it is read. Raises `NotFound`."""
 
     def read_ahead(self, name: str) -> None:
         """Has the system fetch a file that will be read soon, if it can. Raises `NotFound`."""
@@ -228,7 +219,4 @@ class Store(ABC):
         """Opens a log at its end, making it if need be."""
 
     def close(self) -> None:  # noqa: B027
-        """Ends the store's threads and removes its files on local disk; a later call starts it again.
-
-        Raises `StoreUnavailable` if lines of a log could not be handed over; everything else is ended nevertheless.
-        """
+        """Ends threads and removes staged files, also if it raises `StoreUnavailable` for lost lines of a log."""
