@@ -69,7 +69,7 @@ def test_tensorflows_op_is_asked_before_each_run_where_it_is_linked(
         if len(asked) == 3:
             raise preemption_of("/job:worker/task:0")
 
-    monkeypatch.setattr(errors, "_check_op", [op])
+    monkeypatch.setattr(errors, "check_op", lambda: op)
     handler = PreemptionCheckpointHandler(None, checkpoint(), tmp_path, leaves())
     for number in range(2):
         handler.run(ran.append, number)

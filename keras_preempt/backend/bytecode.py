@@ -1,4 +1,4 @@
-"""The code of functions as steps that have the same names in all versions of Python from 3.10 on. It is only read."""
+"""The code of functions as instructions of the same names in all versions of Python from 3.10 on; nothing is run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SAME = {
     **dict.fromkeys(("LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"), "LOAD_DEREF"),
     **{"DUP_TOP": "COPY", "ROT_TWO": "SWAP", "ROT_THREE": "SWAP", "RETURN_CONST": "RETURN_VALUE"},
 }
-"""Instructions of single versions that do to names and values what another one does."""
+"""Instructions of single versions, by the one that does the same to names and values."""
 
 _BOTH = {
     "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
@@ -34,24 +34,17 @@ _ADDS = {"LOAD_FAST": 1, "STORE_FAST": -1, "BUILD_SLICE": -1, "BINARY_SUBSCR": -
 
 
 class Instruction(NamedTuple):
-    """One thing that code does.
+    """One thing that code does."""
 
-    Attributes:
-        does: The name of an instruction of Python 3.11, with LOAD_ATTR for methods and LOAD_GLOBAL for LOAD_NAME.
-        name: The variable, attribute or module.
-        line: The line of the source; 0 if unknown.
-        adds: How many values more are on the stack after it.
-    """
-
-    does: str
-    name: str
-    line: int
-    adds: int
+    does: str  # As Python 3.11 names it, with LOAD_ATTR for methods and LOAD_GLOBAL for LOAD_NAME.
+    name: str  # The variable, attribute or module.
+    line: int  # 0 if unknown.
+    adds: int  # How many more values are on the stack after it.
 
 
 @functools.lru_cache(maxsize=4096)
 def instructions(code: CodeType) -> tuple[Instruction, ...]:
-    """Returns what code does, without code that is defined in it."""
+    """Returns the instructions of code, without those of code defined in it."""
     found = []
     line = 0
     cells = {*code.co_cellvars, *code.co_freevars}
@@ -73,26 +66,26 @@ def instructions(code: CodeType) -> tuple[Instruction, ...]:
 
 
 def inner(code: CodeType, *, classes: bool = True) -> list[CodeType]:
-    """Returns the code of functions, comprehensions and classes that is defined directly in code."""
+    """Returns the code of the functions, comprehensions and classes defined directly in code."""
     found = [each for each in code.co_consts if isinstance(each, CodeType)]
     return found if classes else [each for each in found if "__qualname__" not in each.co_names]
 
 
 def within(code: CodeType, *, classes: bool = True) -> Iterator[CodeType]:
-    """Yields code and all code that is defined in it."""
+    """Yields code and all code defined in it."""
     yield code
     for each in inner(code, classes=classes):
         yield from within(each, classes=classes)
 
 
 def instructions_within(code: CodeType, *, classes: bool = True) -> Iterator[Instruction]:
-    """Yields what code does, and all code that is defined in it."""
+    """Yields the instructions of code and of all code defined in it."""
     for each in within(code, classes=classes):
         yield from instructions(each)
 
 
 def names_in(code: CodeType) -> set[str]:
-    """Returns what code, and code that is defined in it, names; texts too, as `getattr` may be given them."""
+    """Returns the names in code and in code defined in it; strings too, since `getattr` may be given them."""
     found: set[str] = set()
     for each in within(code):
         found.update(each.co_names)
@@ -101,5 +94,5 @@ def names_in(code: CodeType) -> set[str]:
 
 
 def stored_attributes(code: CodeType) -> set[str]:
-    """Returns the attributes that code sets, and code that is defined in it, of any object."""
+    """Returns the attributes, of any object, that code or code defined in it sets."""
     return {step.name for step in instructions_within(code) if step.does == "STORE_ATTR"}

@@ -1,4 +1,4 @@
-"""Copies of values in host memory, of the elements that are needed, made by several threads where that is worth it."""
+"""Copies of values in host memory: of the needed elements only, by several threads if they are large."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from keras_preempt.process.threads import Pool
 LARGE = 1 << 20
 """Bytes from which a copy is worth avoiding, or dividing among threads."""
 
-_THREADS = (
-    4  # To copy with: the first touch of new memory costs most, and several threads can do that at once.
-)
+_THREADS = 4
+"""To copy with: the first touch of new memory costs most, and several threads can do that at once."""
+
 _PIECE = 16 << 20  # Bytes that one thread copies at a time.
 
 Runs = Mapping[str, tuple[int, int]]
@@ -22,10 +22,9 @@ Runs = Mapping[str, tuple[int, int]]
 
 
 def copied(views: Mapping[str, Array], runs: Runs, is_a_copy: Callable[[str], bool]) -> dict[str, Array]:
-    """Returns copies of values that outlive every assignment to what the values are views of.
+    """Returns copies of values that stay as they are when what the values are views of is assigned to.
 
-    `runs` says which elements are needed, by name; without an entry, all of them. Only these are copied and take
-    memory.
+    `runs` has the elements that are needed, by name; all of a value without an entry. Only these are copied.
     """
     values: dict[str, Array] = {}
     pieces: list[tuple[Array, Array]] = []

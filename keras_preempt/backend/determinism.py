@@ -1,4 +1,4 @@
-"""What makes a GPU add numbers in the same order each time, for each backend. Knows neither of them."""
+"""How each backend makes a GPU add numbers in the same order each time. Imports neither of them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Determinism:
-    """What makes a GPU give the same bits twice.
+    """How to make a GPU give the same bits twice."""
 
-    Attributes:
-        variable: An environment variable for it.
-        value: What its value has to match.
-        in_script: What a script says that sees to it by itself.
-        cure: What to do: a sentence without its full stop.
-    """
-
-    variable: str
-    value: str
-    in_script: str
-    cure: str
+    variable: str  # An environment variable for it, ...
+    value: str  # ... and the pattern that its value matches then.
+    in_script: str  # The name in a script that does it without the variable.
+    cure: str  # What to do: a sentence without its full stop.
 
     @property
     def is_set(self) -> bool:
-        """Whether the variable sees to it."""
         return re.search(self.value, os.environ.get(self.variable, ""), re.IGNORECASE) is not None
 
 

@@ -1,9 +1,9 @@
-"""Ends a coordinator that hangs on remote workers which are gone.
+"""Ends a coordinator that hangs because its remote workers are gone.
 
-As a rule the backend raises an error in the step that runs on workers when they die. TensorFlow can also wait for
-ever for a tensor on one of them (seen with 2.21, when all workers were killed). Its thread is then inside TensorFlow,
-where no exception and no signal handler of Python reaches it. If it holds Python's lock there, no other thread runs
-either. What is left then is faulthandler's timer, which needs no lock, but has only one exit status.
+Usually the backend raises an error in the step that runs on workers when they die. TensorFlow can also wait for ever
+for a tensor on one of them (seen with 2.21, when all workers were killed). Its thread is then inside TensorFlow, where
+no exception and no signal handler of Python reaches it. If it holds the GIL there, no other thread runs either. Then
+only faulthandler's timer is left, which needs no lock but always ends with status 1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PATIENCE = 60.0
 """Seconds from the loss of the coordination service, which the workers host, to the end of the process."""
 
 LAST_RESORT = 15.0
-"""Seconds after that at which the process ends with status 1 and a traceback of all threads."""
+"""Seconds after that until the process ends with status 1 and a traceback of all threads."""
 
 
 def end_with_worker_lost() -> None:
@@ -34,7 +34,7 @@ def end_with_worker_lost() -> None:
 
 
 class HungOnLoss:
-    """A limit, in seconds, to how long training may hang after the workers are gone."""
+    """A limit, in seconds, to how long training may hang after the workers are gone. It starts with `begin`."""
 
     def __init__(self, end: Callable[[], None] = end_with_worker_lost, patience: float = PATIENCE) -> None:
         self._end = end
@@ -43,18 +43,18 @@ class HungOnLoss:
         self._thread = threading.Thread(target=self._wait, name="keras_preempt-hung-on-loss", daemon=True)
 
     def begin(self) -> None:
-        """Starts the limit: the workers are gone. To be called once."""
+        """Starts the limit: the workers are gone. Called once."""
         # There may be no standard error to write to.
         with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
             faulthandler.dump_traceback_later(self._patience + LAST_RESORT, exit=True)
-        with contextlib.suppress(RuntimeError, MemoryError):  # Then it is the last resort that ends it.
+        with contextlib.suppress(RuntimeError, MemoryError):  # No thread: the last resort ends the process.
             self._thread.start()
 
     def start(self) -> None:
-        """Does nothing: the limit begins with the loss."""
+        """Called when training starts: does nothing."""
 
     def stop(self) -> None:
-        """Ends the limit: training has ended by itself."""
+        """Ends the limit: training has ended on its own."""
         self._over.set()
         if self._thread.is_alive():
             faulthandler.cancel_dump_traceback_later()

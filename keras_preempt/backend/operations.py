@@ -1,4 +1,4 @@
-"""What the operations of input pipelines and training steps do that a restart may not repeat."""
+"""Operations of input pipelines and training steps, and what they do that a restart may not repeat."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 
 
 class Does(enum.Enum):
-    """What an operation does that a restart may not repeat."""
-
     ORDER = "gives the order of a dataset"
     DRAW = "draws random numbers from a state of its own"
     GENERATE = "draws random numbers from a generator, whose state is a variable"

@@ -28,12 +28,9 @@ _warned: set[str] = set()
 
 
 def check_installed() -> None:
-    """Checks that Keras runs on a backend that this package works with, and that neither is too old.
+    """Raises ImportError unless Keras runs on a backend that this package works with, and neither is too old.
 
-    Warns once per process in the log of a version that is newer than the verified ones.
-
-    Raises:
-        ImportError: One of these does not hold; the message says what to install or to set.
+    Logs a warning, once per process, for a version that is newer than the verified ones.
     """
     if not any(map(find_spec, VERIFIED)):
         raise ImportError(
@@ -57,13 +54,21 @@ def check_installed() -> None:
     for package, (_, newest) in VERIFIED[backend].items():
         if Version(installed[package]) > Version(newest) and package not in _warned:
             _warned.add(package)
+            found = "What is needed of it is checked where it is used."
+            if package == "keras":
+                found = "All private functions that are relied upon are as they were, so it is used."
+                if changed := changed_names():
+                    found = (
+                        f"Changed in it: {', '.join(changed)}. What needs these will say so; install "
+                        f"keras=={NEWEST_KERAS}, or a newer keras-preempt."
+                    )
             log.show()
             logger.warning(
                 "%s %s is newer than %s, the newest verified. %s",
                 _NAMES[package],
                 installed[package],
                 newest,
-                _look() if package == "keras" else "What is needed of it is checked where it is used.",
+                found,
             )
 
 
@@ -86,23 +91,19 @@ def _backend() -> str:
 
 
 def changed_names() -> list[str]:
-    """Returns the private names that the installed Keras lacks or has changed, as far as that shows before a fit."""
-    # Here, since what needs no backend works without it.
-    import keras
+    """Returns the private names that the installed Keras lacks or has changed, as far as can be seen before a fit."""
+    import keras  # Here, since what needs no backend works without it.
 
     from keras_preempt.backend.keras import names, running_fit
 
-    replaced: tuple[names.PrivateName, ...] = ()
+    functions = names.FUNCTIONS
     if keras.backend.backend() == "tensorflow":
-        replaced = import_module("keras_preempt.backend.tensorflow.repairs").FUNCTIONS
-    functions = names.changed_functions((*replaced, *names.FUNCTIONS))
-    return [*functions, *names.missing(), *running_fit.changed_variables()]
-
-
-def _look() -> str:
-    if changed := changed_names():
-        return (
-            f"Changed in it: {', '.join(changed)}. What needs these will say so; install keras=={NEWEST_KERAS}, or a "
-            "newer keras-preempt."
-        )
-    return "All private functions that are relied upon are as they were, so it is used."
+        functions = (*import_module("keras_preempt.backend.tensorflow.repairs").FUNCTIONS, *functions)
+    changed = []
+    for function in functions:
+        try:
+            if function.expected:
+                function.find()
+        except names.KerasInternalsError:
+            changed.append(function.path)
+    return [*changed, *names.missing(), *running_fit.changed_variables()]

@@ -90,9 +90,9 @@ class Variables:
     def pieces(self, variable: Any) -> tuple[Piece, ...] | None:
         """Returns the pieces of a variable that is divided among processes, with the members that hold each.
 
-        They make up the variable exactly once, and are the same in the same order on every process. For such a variable
-        `views`, `copies` and `assign` are not called. None if this process holds all of the variable: the methods below
-        are not called with it then.
+        Together they are the variable, and they are the same in the same order on every process. For such a variable
+        `views`, `copies` and `assign` are not called. None if this process holds all of the variable: then the methods
+        below are not called.
         """
         return None
 
@@ -110,7 +110,7 @@ class Variables:
 
 
 class Errors:
-    """The errors of the backend: what one says of another worker, and how it is reported to another process.
+    """The errors of the backend: what one says about another worker, and how it is reported to another process.
 
     Attributes:
         ends_collectives: Whether `Coordinator.report_error` ends the collectives that wait for this process.
@@ -131,7 +131,7 @@ class Errors:
         return code or ABORTED
 
     def may_hide_another(self, error: BaseException) -> bool:
-        """Whether an error may be all that is left of the connection to a worker that has failed."""
+        """Whether an error may only say that the connection to a worker that has failed is gone."""
         return self.says_a_worker_is_gone(error)
 
     def says_a_worker_is_gone(self, error: BaseException) -> bool:
@@ -147,14 +147,14 @@ class Errors:
         return self.says_a_worker_is_gone(error)
 
     def lost(self, error: BaseException) -> Exception:
-        """Returns an error that says so as a `WorkerLost` with its text."""
+        """Returns an error that says that a worker is lost as a `WorkerLost` with its text."""
         raise NotImplementedError
 
     def end_without_others(self) -> None:
-        """Called when this process is about to end by an error: it must not wait for the others at its end."""
+        """Called when an error is about to end this process, which must not wait for the others then."""
 
     def before_a_hard_end(self) -> None:
-        """Called when this process is about to end by an error at once, without what Python does at its end."""
+        """Called right before an error ends this process without what Python does at its end."""
 
     def check_preemption(self, seen: str | None) -> None:
         """Raises the backend's own error if a worker was preempted; `seen` is the task that is known to be."""
@@ -177,6 +177,7 @@ class Backend:
     Attributes:
         name: What people call it.
         feed: The class of the feed of an epoch iterator of Keras.
+        fit: The class of a running fit; None for `RunningFit` itself.
         hears_by_key: Whether its runtime reports a notice to all processes, with the one that it is for, under
             `place.PREEMPTION_NOTICE_KEY`.
         runs_ahead: Whether a step is still being computed when the training function returns; `RunningFit.finish_hooks`
@@ -187,6 +188,7 @@ class Backend:
     variables: Variables
     errors = Errors()
     feed: type[InputFeed]
+    fit: type[RunningFit] | None = None
     hears_by_key = False
     runs_ahead = False
 
@@ -195,9 +197,9 @@ class Backend:
         raise NotImplementedError
 
     def repair(self) -> Callable[[], None]:
-        """Repairs what keeps the installed Keras from training on several replicas or workers; returns what undoes it.
+        """Repairs what keeps the installed Keras from training on several replicas or workers.
 
-        More than one call of what it returns does nothing.
+        Returns a function that undoes it; further calls of that do nothing.
         """
         return lambda: None
 
@@ -218,7 +220,7 @@ class Backend:
     def layout(self, strategy: Any) -> str:
         """Returns how variables are divided among the devices, in words; empty if they are not.
 
-        What it says is part of what a run trains on: with another layout, rounding differs.
+        With another layout, rounding differs.
         """
         return ""
 
@@ -257,12 +259,10 @@ class Backend:
         return LocalCoordinator()
 
     def gather(self, place: Place, patience: float) -> Gather | None:
-        """Returns how the processes of a job give each other bytes over the network that they train on, if they can.
+        """Returns how the processes of a job exchange bytes over the network that they train on, if they can.
 
-        Args:
-            place: This process; there are others.
-            patience: Seconds that one of its calls waits for the other processes. Any failure of a call is the end of
-                training: then it raises the error that a lost worker makes.
+        A call of it waits `patience` seconds for the others. If it fails, training cannot continue: it raises the error
+        of a lost worker.
         """
         return None
 
@@ -273,19 +273,18 @@ class Backend:
     def early_notice(self, timeout: float = 0.0) -> str | None:
         """Returns when the backend's runtime has received a termination signal that Python did not; None if it has not.
 
-        Args:
-            timeout: Seconds to wait for it: a signal that has just come may be reported with a delay.
+        It waits up to `timeout` seconds: a signal that has just come may be reported with a delay.
         """
         return None
 
     def leave_together(self) -> None:
-        """Called when this process is about to end as all others do, after a save: it may have to wait for them."""
+        """Called when this process, like all others, is about to end after a save: it may have to wait for them."""
 
     def leave_refused(self) -> None:
         """Called when this process is about to end untrained, by an error that the others of its job do not have."""
 
     def announce_end(self) -> None:
-        """Called right before this process is ended although Python is not through: the others may wait for it."""
+        """Called right before this process is ended without what Python does at its end: the others may wait for it."""
 
     def unordered_sums(self) -> str:
         """Returns what to do about a GPU of this process that may add numbers in another order each time; else ""."""
@@ -297,14 +296,14 @@ class Backend:
         """Finds the fit of a model that is calling this callback hook."""
         from keras_preempt.backend.keras.running_fit import running_fit  # Here, as above.
 
-        return running_fit(model, self.feed)
+        return running_fit(model, self.feed, self.fit)
 
     def described(self, model: Any) -> str:
         """Returns how Keras describes a model, as JSON. Raises what Keras does for one that it cannot describe."""
         return str(model.to_json())
 
     def tap(self, distributed: Any) -> Tap | None:
-        """Returns a tap below what Keras iterates over; None where no strategy cuts it for this process alone."""
+        """Returns a tap below what Keras iterates over; None unless a strategy cuts it for this process alone."""
         return None
 
     def trace(
@@ -312,11 +311,7 @@ class Backend:
     ) -> TracedStep | None:
         """Traces the training step of a running fit; None if it cannot be traced before its first step.
 
-        Args:
-            model: The model.
-            dataset: The training data.
-            early: Whether it may be traced now, if it is traced before it runs.
-            again: Whether its first run has to trace it again, as callbacks may set what it has read.
+        `early`: it may be traced now. `again`: its first run has to trace it again, as callbacks may set what it reads.
         """
         return None
 
@@ -325,27 +320,23 @@ class Backend:
         return None
 
     def validation_may_draw(self, model: Any) -> bool:
-        """Whether the code of a validation step refers to random numbers that the training step does not show."""
+        """Whether the code of a validation step refers to random numbers outside of Keras."""
         return False
 
     def before_capture(self, model: Any) -> None:
-        """Makes the variables of a model hold what its last step has left, before they are read or assigned to."""
+        """Called before variables of a model are read or assigned to: makes them hold the result of its last step."""
 
     def watch_first_use(self, known: Iterable[Any], look: Callable[[Any], bool]) -> Callable[[], None]:
-        """Calls `look` with each variable that comes into being, before anything uses it, until it returns True.
+        """Calls `look` with each variable that is made, before anything uses it, until `look` returns True for it.
 
-        Returns what ends that; it also ends when this is dropped. By default none comes into being before it is known.
+        Returns a function that ends that, as does dropping the function. By default all variables are known.
         """
         return lambda: None
 
 
 @functools.cache
 def backend() -> Backend:
-    """Returns the backend that Keras runs on.
-
-    Raises:
-        ImportError: This package does not work with it, or with the installed version of it.
-    """
+    """Returns the backend that Keras runs on. Raises ImportError if its installed version is not supported."""
     requirements.check_installed()
     import keras
 

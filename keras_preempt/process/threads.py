@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import ParamSpec, TypeVar
 
 logger = logging.getLogger("keras_preempt")
@@ -27,6 +27,26 @@ def started(call: Callable[..., object], name: str, *arguments: object) -> threa
         logger.info("The thread %s could not be started: %s", name, error)
         return None
     return thread
+
+
+def call_within(seconds: float, call: Callable[[], Result], name: str) -> Result:
+    """Makes a call that cannot be cancelled in a thread of its own; returns or raises what it does.
+
+    Raises TimeoutError, and leaves the thread behind, if the call has not returned after so many seconds.
+    """
+    outcome: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    if started(run, name) is None:
+        run()
+    if not wait([outcome], seconds).done:
+        raise TimeoutError(f"{name} has not returned within {seconds} s.")
+    return outcome.result()
 
 
 class Pool:

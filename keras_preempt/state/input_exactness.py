@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import keras
 
 from keras_preempt.backend import pipelines
-from keras_preempt.backend.keras import batches_asked, data_code, py_batches
+from keras_preempt.backend.keras import data_code, py_batches
 from keras_preempt.backend.keras.input_feed import InputFeed, changes_itself
 from keras_preempt.backend.operations import Does, Ingredient
 from keras_preempt.process.words import counted
@@ -248,7 +248,7 @@ def gave_others(feed: InputFeed, of: str) -> str:
     It comes with what to do about it; empty if nothing was found, or it was said before.
     """
     dataset = feed.py_dataset
-    if dataset is None or not batches_asked.of(feed.epoch_iterator).end_epoch(feed.batches):
+    if dataset is None or not feed.asked.end_epoch(feed.batches):
         return ""
     if feed.changes_itself or (of == "epoch" and has_state_methods(dataset)):
         return ""

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from keras_preempt.backend import pipelines
-from keras_preempt.backend.keras import batches_asked, py_batches
+from keras_preempt.backend.keras import py_batches
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.worker_values import WorkerValues
@@ -142,7 +142,7 @@ class Input(Component):
         self.how = self._continue(saved, batch if phase == "train" else None)
         self.seconds = time.monotonic() - began
         if phase == "validation":
-            self._feed.skip_next_epoch()
+            self._feed.shorten_next_epoch(None)
 
     def _continue(self, saved: StoredState, batch: int | None) -> str:
         """Makes the feed continue with a step of the epoch; returns how it was done, in words.
@@ -202,7 +202,7 @@ class Input(Component):
             if way != "saved":
                 logger.info("The input is replayed: not all workers can continue it from a saved state.")
             if feed.grain is not None:
-                feed.grain.begin_afresh()
+                feed.grain.prepared = None
             snapshot = from_grain = None
         left_out = epoch is not None and py_dataset.restore(feed, epoch, arrays, leave_out)
 
@@ -282,7 +282,7 @@ def drawn_again_at_most(feed: InputFeed, epochs: int) -> tuple[int, str] | None:
         return None
     if feed.snapshots is not None and not feed.snapshots.given_up:
         return None
-    if feed.py_dataset is not None and batches_asked.of(feed.epoch_iterator).independent:
+    if feed.py_dataset is not None and feed.asked.independent:
         return None
     known = bool(feed.noted) and feed.noted[-1] is not None
     if feed.py_dataset is None and (feed.goes_on or _needs_all(feed, known=known)):

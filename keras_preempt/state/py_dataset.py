@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_preempt.backend.keras import batches_asked, data_code
+from keras_preempt.backend.keras import data_code
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.process.words import counted
@@ -30,7 +30,7 @@ def begin_epoch(feed: InputFeed) -> None:
     """Keeps the state that is needed, just before Keras begins an epoch of the input."""
     if feed.py_dataset is not None:
         feed.at_epoch = _now(feed.py_dataset)
-        batches_asked.of(feed.epoch_iterator).begin_epoch()
+        feed.asked.begin_epoch()
 
 
 def _now(dataset: Any) -> tuple[Any, dict[str, Array]]:
@@ -50,7 +50,7 @@ def capture(feed: InputFeed, arrays: dict[str, Array], *, inside: bool) -> dict[
         return None
     state, own = feed.at_epoch if inside else _now(feed.py_dataset)
     arrays.update({f"{_PREFIX}{name}": array for name, array in own.items()})
-    independent = batches_asked.of(feed.epoch_iterator).independent
+    independent = feed.asked.independent
     if inside and plain.has_state_methods(feed.py_dataset):
         # All that it changes is in its state, except for the global random state.
         before, (now, arrays_now) = state, _now(feed.py_dataset)
@@ -75,7 +75,7 @@ def restore(
     be drawn.
     """
     own = {name.removeprefix(_PREFIX): array for name, array in arrays.items() if name.startswith(_PREFIX)}
-    state, asked = captured["state"], batches_asked.of(feed.epoch_iterator)
+    state, asked = captured["state"], feed.asked
     if "own" in state and plain.has_state_methods(feed.py_dataset):
         feed.py_dataset.set_state(plain.decode(state["own"], own))
     asked.resume(bool(captured.get("independent")))  # Absent before release 0.3.

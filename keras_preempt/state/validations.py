@@ -13,7 +13,6 @@ from typing import Any
 
 import keras
 
-from keras_preempt.backend.keras import batches_asked
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.keras.running_fit import builds_before_evaluating, evaluation_iterator
 from keras_preempt.backend.seam import backend
@@ -105,7 +104,7 @@ class Validations(Component):
             elif self.feed is not None and looks:
                 self.feed.looked_at()
             if self.feed is not None:
-                batches_asked.of(self.feed.epoch_iterator).begin_epoch()
+                self.feed.asked.begin_epoch()
         if self.feed is None:
             draws = self.restored_draws
         elif inside or not builds_before_evaluating(self._model):

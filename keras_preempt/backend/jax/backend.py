@@ -20,21 +20,21 @@ from keras_preempt.backend.jax.running_fit import JaxFit
 from keras_preempt.backend.jax.step import JaxStep
 from keras_preempt.backend.jax.variables import JaxVariables
 from keras_preempt.backend.keras.names import lazy_tensorflow
-from keras_preempt.backend.keras.running_fit import RunningFit, running_fit
 from keras_preempt.backend.place import Place
 
 
 class JaxBackend(seam.Backend):
     """Where JAX differs from one process that trains by itself; see `seam.Backend`.
 
-    What stands for a strategy here is the `keras.distribution.Distribution` that is set when training begins; None
-    where none is. What Keras does not do right on JAX is avoided where a fit begins; nothing of Keras is replaced.
+    The strategy is the `keras.distribution.Distribution` that is set when training begins; None for none. Errors of
+    Keras on JAX are avoided where a fit begins; nothing of Keras is replaced.
     """
 
     name = "JAX"
     variables = JaxVariables()
     errors = JaxErrors()
     feed = JaxFeed
+    fit = JaxFit
     runs_ahead = True
 
     layout = staticmethod(place.layout)
@@ -75,14 +75,11 @@ class JaxBackend(seam.Backend):
     def notice_keys(self) -> Coordinator:
         return JaxCoordinator(0, 1)
 
-    def running_fit(self, model: Any) -> RunningFit:
-        return running_fit(model, JaxFeed, JaxFit)
-
     def described(self, model: Any) -> str:
         """See `seam.Backend.described`.
 
-        To describe any model, Keras looks whether a value in it is one of TensorFlow's, and imports that: for seconds,
-        and 400 MB. Where the program has not imported TensorFlow, none is.
+        To describe a model, Keras checks for values of TensorFlow's, and imports it for that: seconds, and 400 MB. A
+        program that has not imported TensorFlow has no such values.
         """
         lazy = lazy_tensorflow()
         if lazy is None or sys.modules.get("tensorflow") is not None or lazy._available is not None:
@@ -94,12 +91,10 @@ class JaxBackend(seam.Backend):
             lazy._available = None
 
     def trace(self, model: Any, dataset: Any, *, early: bool = True, again: bool = False) -> JaxStep:
-        """Returns the step of a running fit; it is traced when it runs first, with the values of then."""
         return JaxStep(model)
 
     def before_capture(self, model: Any) -> None:
-        """See `seam.Backend.before_capture`: between two steps of an epoch the variables hold nothing."""
-        model.jax_state_sync()
+        model.jax_state_sync()  # Between two steps of an epoch the variables hold nothing.
 
 
 BACKEND = JaxBackend()

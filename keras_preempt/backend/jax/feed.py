@@ -1,7 +1,7 @@
-"""The data of a fit on JAX, as Keras hands it to the process: a generator over what was passed.
+"""The data of a fit on JAX: the generators that Keras makes over what was passed to fit.
 
-Keras makes its generators before they are needed, also some that are never drawn from; what they iterate over is made
-at their first draw. So an iterator counts here from its first draw on.
+Keras makes generators early, also some that are never drawn from, and what they iterate over at their first draw. So an
+iterator counts here from its first draw.
 
 Verified with Keras 3.15.1.
 """
@@ -68,10 +68,6 @@ class JaxFeed(InputFeed):
     def is_indexed(self) -> bool:
         return array_batches.is_of_arrays(self._source.data_adapter)
 
-    @property
-    def order(self) -> Any:
-        return self.live.order if isinstance(self.live, LiveIterator) and self.is_indexed else None
-
     def new_at(self, batch: int, order: Any = None) -> Any:
         live = self.new()
         live.skip, live.order = batch, order
@@ -85,7 +81,6 @@ class JaxFeed(InputFeed):
     # -- The sequence of iterators -----------------------------------------------------------------------
 
     def __iter__(self) -> Any:
-        """Returns the next iterator, which is made when it is first drawn from. Called by Keras."""
         if self.iterators:
             self._forgotten = max(self._forgotten, int(self._source._steps_seen))
         prepared, self._prepared = self._prepared, None
@@ -94,7 +89,7 @@ class JaxFeed(InputFeed):
 
     def position(self, *, pending: bool) -> dict[str, Any]:
         if pending and isinstance(self._handed, OnFirstDraw):
-            self._handed.start()  # What the step that has not begun would do at once.
+            self._handed.start()  # As the step that has not begun would do.
         position = super().position(pending=pending)
         if not pending and not self._goes_on_from_live:
             position["current"] = False
@@ -104,7 +99,7 @@ class JaxFeed(InputFeed):
     @property
     def _goes_on_from_live(self) -> bool:
         current = self._source._current_iterator
-        return current is not None and getattr(current, "started", True)
+        return current is not None and getattr(current, "live", current) is not None
 
     @property
     def goes_on(self) -> bool:
@@ -114,15 +109,15 @@ class JaxFeed(InputFeed):
         super().resume(position, live, batch=batch)
         self._handed = live
 
-    def _replace_next_epoch(self, skip: int | None) -> None:
+    def shorten_next_epoch(self, skip: int | None) -> None:
         if skip == 0:
             return
-        super()._replace_next_epoch(skip)
+        super().shorten_next_epoch(skip)
         source = self._source
         rest = source._enumerate_iterator
 
         def with_a_stub() -> Iterator[Any]:
-            # Keras reads the logs of the epoch's last step without asking whether there was one.
+            # Keras reads the logs of the epoch's last step without checking that there was one.
             self.stub()
             yield 0, 0, iter(())
             yield from rest()
@@ -190,29 +185,24 @@ class LiveIterator:
 
 
 class OnFirstDraw:
-    """What Keras is given in place of an iterator of a feed, which is made at the first draw."""
+    """What Keras is given in place of an iterator of a feed; `live` is that, once it is made at the first draw."""
 
     def __init__(self, feed: JaxFeed) -> None:
         self._feed = feed
-        self._live: LiveIterator | None = None
+        self.live: LiveIterator | None = None
         self._failed: Exception | None = None
 
-    @property
-    def started(self) -> bool:
-        """Whether the iterator is made."""
-        return self._live is not None
-
     def start(self) -> LiveIterator:
-        """Makes the iterator, if it is not; the user's data is asked for it once."""
+        """Makes the iterator on the first call: the user's data is asked for it once, even if that fails."""
         if self._failed is not None:
             raise self._failed
-        if self._live is None:
+        if self.live is None:
             try:
-                self._live = self._feed.new()
+                self.live = self._feed.new()
             except Exception as error:
                 self._failed = error
                 raise
-        return self._live
+        return self.live
 
     def __iter__(self) -> OnFirstDraw:
         return self

@@ -25,8 +25,6 @@ _HOOKS = ("on_train_batch_begin", "on_train_batch_end")
 
 
 class JaxFit(RunningFit):
-    """What a running `fit` holds; see `RunningFit`."""
-
     def __init__(self, model: Any, variables: Mapping[str, Any], feed: Callable[[Any], InputFeed]) -> None:
         super().__init__(model, variables, feed)
         self._container = weakref.ref(variables["callbacks"])
@@ -45,12 +43,12 @@ class JaxFit(RunningFit):
         return end
 
     def finish_hooks(self) -> None:
-        """See `RunningFit.finish_hooks`; also raises what they have raised, as Keras does at its next step."""
+        """See `RunningFit.finish_hooks`; raises what they have raised, as Keras does at its next step."""
         if (container := self._container()) is not None:
             container._flush_futures()
 
     def stub(self) -> None:
-        """Has the next step of this fit compute nothing and call no callback."""
+        """Makes the next step of this fit compute nothing and call no callback."""
         model, container = self._model, self._container()
         train_function = model.train_function
 
@@ -66,9 +64,9 @@ class JaxFit(RunningFit):
 
 
 def check_fit(model: Any, feed: InputFeed) -> None:
-    """Checks a fit that begins for what makes it another one than was asked for, or stops it in the middle.
+    """Raises ValueError if the last batch of an epoch cannot be divided among the devices: Keras would fail there.
 
-    Raises ValueError if its last batch cannot be divided among the devices, which Keras would find out when it comes.
+    Also warns of keys of a LayoutMap that match nothing.
     """
     distribution = keras.distribution.distribution()
     if distribution is None:

@@ -1,7 +1,7 @@
-"""Whether the batches of a `keras.utils.PyDataset` depend on those before them, as training itself shows.
+"""Finds out whether the batches of a `keras.utils.PyDataset` depend on those before them, from what training draws.
 
 Keras asks a dataset for its first batches before a fit begins, to learn their types or to build the model, and for the
-same ones again in the first epoch. Nothing is asked for beyond that: a dataset may count how often it was asked.
+same ones again in the first epoch. No further batches are requested: a dataset may count the requests.
 
 Verified with Keras 3.8.0 to 3.15.1; `tests/backend/keras/test_batches_asked.py` has the canaries.
 """
@@ -20,10 +20,10 @@ from keras_preempt.backend.keras.names import STANDARDIZE_BATCH
 from keras_preempt.backend.keras.replacing import Replacements
 
 _MOST = 4
-"""The most batches that are remembered from before the first epoch: TensorFlow's types take two, the model one."""
+"""How many batches from before the first epoch are kept: TensorFlow draws two for their types, the model takes one."""
 
 _SAMPLED = 256
-"""Elements of an array that are looked at first, so that the others are looked at only if these are the same."""
+"""Elements of an array that are compared first; the others only if these are the same."""
 
 _HERE = "_keras_preempt_batches"
 
@@ -31,26 +31,23 @@ _HERE = "_keras_preempt_batches"
 class BatchesAsked:
     """The batches that Keras was given before the first epoch of a fit, and whether it was given them again in it.
 
-    Attributes:
-        independent: Whether a batch of the dataset does not depend on which ones were asked for before it, as far as
-            is known.
+    `independent`: a batch of the dataset does not depend on which ones were requested before it, as far as is known.
     """
 
     def __init__(self) -> None:
-        self._before: dict[int, int] = {}  # By what is looked at first: the checksum of everything.
+        self._before: dict[int, int] = {}  # By the checksum of what is compared first: that of everything.
         self._state = "before"
         self._given = 0  # In the first epoch.
         self._judges = True
         self.independent = False
 
     def begin_epoch(self) -> None:
-        """An epoch of training begins."""
         self._state = "first" if self._state == "before" and self._before else "over"
 
     def end_epoch(self, batches: int | None) -> bool:
-        """An epoch of training, of so many batches, has ended, perhaps early.
+        """Called when an epoch of so many batches has ended, perhaps early.
 
-        Returns whether it shows that the dataset has given others than before the first epoch; once.
+        Returns, once, whether the dataset has given other batches in it than before the first epoch.
         """
         differ = self._state == "first" and self._judges and self._given == batches
         self.independent &= not differ
@@ -58,12 +55,12 @@ class BatchesAsked:
         return differ
 
     def resume(self, independent: bool) -> None:
-        """Training continues that an earlier process began, which has found the batches `independent` or not."""
+        """Called when training resumes, with what the earlier process has found."""
         self.independent = independent
-        self._judges = False  # What the dataset had become by then may be what makes them others.
+        self._judges = False  # They may differ because of what the dataset had become by then.
 
     def given(self, batch: Any) -> None:
-        """The dataset has given a batch. Called in the thread that asks it."""
+        """Called with each batch that the dataset has given, in the thread that asked for it."""
         if self._state == "over" or (self._state == "before" and len(self._before) == _MOST):
             return
         arrays = _arrays(batch)
@@ -98,36 +95,29 @@ def _checksum(arrays: Any) -> int:
     return found
 
 
-def of(epoch_iterator: Any) -> BatchesAsked:
-    """Returns what is known of the dataset that one of Keras' epoch iterators goes through."""
-    return _of(epoch_iterator.data_adapter)
-
-
-def _of(adapter: Any) -> BatchesAsked:
+def batches_of(adapter: Any) -> BatchesAsked:
+    """Returns what is known of the dataset behind one of Keras' data adapters."""
     known: BatchesAsked = vars(adapter).setdefault(_HERE, BatchesAsked())
     return known
 
 
-class _Watch(Replacements):
-    """Sees every batch of every PyDataset pass."""
+def _see_every_batch(replacements: Replacements) -> None:
+    standardize = STANDARDIZE_BATCH.find()
 
-    def _install(self) -> None:
-        standardize = STANDARDIZE_BATCH.find()
+    @functools.wraps(standardize)
+    def observed(adapter: Any, batch: Any) -> Any:
+        standardized = standardize(adapter, batch)
+        batches_of(adapter).given(standardized)
+        return standardized
 
-        @functools.wraps(standardize)
-        def observed(adapter: Any, batch: Any) -> Any:
-            standardized = standardize(adapter, batch)
-            _of(adapter).given(standardized)
-            return standardized
-
-        self._replace(STANDARDIZE_BATCH.owner(), STANDARDIZE_BATCH.attribute, observed)
+    replacements.replace(STANDARDIZE_BATCH.owner(), STANDARDIZE_BATCH.attribute, observed)
 
 
-_watch = _Watch()
+_watch = Replacements(_see_every_batch)
 
 
 def watch() -> Callable[[], None]:
-    """Looks at what PyDatasets give from now on; returns what ends that, to be called once.
+    """Looks at what PyDatasets give from now on; returns a function that ends that, to be called once.
 
     Raises KerasInternalsError if `STANDARDIZE_BATCH` is not there.
     """

@@ -1,4 +1,4 @@
-"""The callbacks that Keras itself has: what their state is, and what is done with them that they do not offer.
+"""Keras' own callbacks: their state, and what they offer no public way to do.
 
 Verified with Keras 3.8.0 to 3.15.1.
 """
@@ -64,14 +64,14 @@ def flush_summaries(callback: keras.callbacks.TensorBoard) -> None:
 
 
 def saves_in_background(callback: Any) -> Callable[[], object] | None:
-    """Returns what waits for the saves that a callback of Keras makes in the background; None for another callback.
+    """Returns a function that waits for background saves of a callback of Keras; None for any other callback.
 
     Keras itself waits for them when training ends.
     """
-    orbax = getattr(keras.callbacks, "OrbaxCheckpoint", None)  # Keras 3.13 has brought it.
+    orbax = getattr(keras.callbacks, "OrbaxCheckpoint", None)  # New in Keras 3.13.
     if orbax is None or not isinstance(callback, orbax):
         return None
-    # Keras' own, whatever a class of the user's does.
+    # Keras' own method, also for a subclass of the user's.
     return functools.partial(orbax.wait_until_finished, callback)
 
 
@@ -81,9 +81,9 @@ def train_summaries(callback: keras.callbacks.TensorBoard) -> Any:
 
 
 def take_up_step(callback: keras.callbacks.TensorBoard) -> None:
-    """Makes TensorBoard decide by its restored batch number whether the next points are due.
+    """Has TensorBoard decide by its restored batch number whether the next points are due.
 
-    With an `update_freq` in batches, it has decided that by the number it began with, also for points of the epoch.
+    With an `update_freq` in batches, it decided that by the number it began with, also for points of the epoch.
     """
     if callback.update_freq != "epoch":
         callback._pop_writer()
@@ -105,5 +105,5 @@ class ProgressBar:
         return float(getattr(bar, "_last_update", 0.0))
 
     def ended(self) -> None:
-        """Records that an epoch has ended, and with it the line of its bar."""
+        """Called when an epoch, and so the line of its bar, has ended."""
         self._ended = getattr(self._logger, "progbar", None)

@@ -3,8 +3,8 @@
 A Grain iterator returns its state, a few numbers, and a new one continues from there. Keras hands the iterator to its
 backend, which draws ahead of training, so the state at the moment of a save is one of some batches later. Therefore
 states are taken as batches are drawn, each with its number, and a save takes the newest one at or before the batch that
-training has come to. A restart draws the batches between again. States that take long are taken more seldom, so that
-they cost one percent of the time at most.
+training has reached. A restart draws the batches between again. Slow states are taken less often, so that they cost at
+most one percent of the time.
 
 Verified with Keras 3.11.3 to 3.15.1 and Grain 0.2.18.
 """
@@ -23,17 +23,12 @@ from typing import Any
 logger = logging.getLogger("keras_preempt")
 
 _SHARE = 0.01
-"""The most of the time between two states that taking one may cost."""
+"""Taking a state may cost at most this part of the time between two of them."""
 
 
 @dataclass(frozen=True)
 class GrainState:
-    """Where an iterator stands.
-
-    Attributes:
-        batches: How many batches it has given.
-        state: What its get_state() has returned; None for an iterator that has given nothing.
-    """
+    """How many batches an iterator has given, and what its get_state() has returned then; None for a new one."""
 
     batches: int
     state: Any = None
@@ -44,35 +39,33 @@ class GrainIterators:
 
     Attributes:
         trained: Returns how many batches of the live iterator no save will ask for again.
+        prepared: The next iterator, as `begin_at` has made it; None for one that begins at the beginning.
+        live: The iterator made last; None from when the backend is about to make one until it is drawn from.
     """
 
     def __init__(self) -> None:
         self.trained: Callable[[], int] = lambda: 0
         self._make: Callable[[], Iterable[Any]] | None = None
-        self._prepared: _Recorded | None = None
-        self._live: _Recorded | None = None
+        self.prepared: _Recorded | None = None
+        self.live: _Recorded | None = None
 
     def around(self, make: Callable[[], Iterable[Any]]) -> Callable[[], Iterable[Any]]:
         """Returns what a backend calls for its iterators in place of `make`, which converts the Grain data for it."""
         self._make = make
         return lambda: self
 
-    def forget(self) -> None:
-        """Has to be called before the backend makes an iterator: what is recorded next belongs to that one."""
-        self._live = None
-
     def state_at(self, batches: int) -> GrainState | None:
         """Returns a state of the live iterator, at or before a number of batches; None if there is none."""
         if batches == 0:
             return GrainState(0)
-        recorded = self._live or self._prepared
+        recorded = self.live or self.prepared
         return None if recorded is None else recorded.state_at(batches)
 
     def begin_at(self, state: GrainState, batches: int, drawn: Callable[[], Any]) -> int:
-        """Has the backend's next iterator begin at a batch; returns how many there were before it.
+        """Has the backend's next iterator begin at a batch; returns how many batches there were before it.
 
         These are fewer than asked for if the data has ended. `drawn` is called after each batch that is drawn again and
-        dropped. For a state that does not fit the data, Grain may raise anything; ValueError if it takes another one.
+        dropped. If the state does not fit the data, Grain may raise anything; ValueError if it ends up elsewhere.
         """
         assert self._make is not None
         iterator: Any = iter(self._make())
@@ -87,19 +80,15 @@ class GrainIterators:
             if next(recorded, _END) is _END:
                 break
             drawn()
-        self._prepared = recorded
+        self.prepared = recorded
         return recorded.batches
-
-    def begin_afresh(self) -> None:
-        """Takes `begin_at` back: the next iterator begins where each of them does."""
-        self._prepared = None
 
     def __iter__(self) -> Iterator[Any]:
         """Returns the next iterator. Called by the backend, in another thread."""
         assert self._make is not None
-        recorded, self._prepared = self._prepared, None
-        self._live = recorded or _Recorded(iter(self._make()), GrainState(0), self)
-        return self._live
+        recorded, self.prepared = self.prepared, None
+        self.live = recorded or _Recorded(iter(self._make()), GrainState(0), self)
+        return self.live
 
 
 _END = object()

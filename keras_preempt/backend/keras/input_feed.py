@@ -1,7 +1,7 @@
 """The iterators that Keras makes of the data of a fit, counted, so that a restart can make the same ones again.
 
-Keras has no way to begin an epoch at a later step. Its epoch iterator looks its own methods up on the instance, so one
-of them can be replaced on that instance.
+Keras has no way to begin an epoch at a later step. Its epoch iterator looks up its methods on the instance, where they
+can be replaced.
 
 Verified with Keras 3.8.0 to 3.15.1.
 """
@@ -18,11 +18,12 @@ import keras
 
 from keras_preempt.backend import pipelines
 from keras_preempt.backend.keras import py_batches
+from keras_preempt.backend.keras.batches_asked import batches_of
 from keras_preempt.backend.keras.grain_iterators import GrainIterators
 from keras_preempt.backend.keras.names import KerasInternalsError
 
 _iterators_made: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-"""By dataset, how many iterators the fits of this process have made; several fits may share one."""
+"""By dataset, how many iterators the fits of this process have made of it; several fits may share one."""
 
 
 class InputFeed(abc.ABC):
@@ -31,29 +32,28 @@ class InputFeed(abc.ABC):
     Each iterator that Keras makes advances the reshuffling of the dataset, even one that it throws away. A position
     is therefore the number of iterators made and the number of batches drawn from the last of them.
 
+    Raises KerasInternalsError if the epoch iterator lacks one of `NEEDS`.
+
     Attributes:
         epoch_iterator: Keras' epoch iterator of a fit, or of an evaluation inside it.
         steps_per_execution: The number of steps in one call of the train function.
         is_generator: Whether a Python generator was passed to fit.
         changes_itself: The class of a `keras.utils.PyDataset` with its own hooks at the ends of an epoch; else empty.
+        undistributed: The dataset that was passed to fit, before the strategy distributed it; None for other data.
         live: The iterator made last; None if none was made.
         iterators: How many were made.
-        look: Called with each new iterator before anything is drawn from it; what it returns is `untouched`.
-        untouched: What `look` returned for `live`.
+        look: Called with each new iterator before anything is drawn from it; returns `untouched`.
         note: Called before each iterator is made; what it returns is added to `noted`.
-        noted: What `note` returned.
         making: Whether an iterator is being made now.
         iterate: Makes an iterator of the dataset.
-        state_limit: How large a state of an iterator may be that is saved: see `keras_preempt.state.input_size`.
+        state_limit: How large a saved state of an iterator may be: see `keras_preempt.state.input_size`.
         snapshots: What `keras_preempt.state.snapshots` keeps of the iterator made last; None if it keeps none.
         why_replayed: Why no snapshots are kept, as the end of "since ..."; empty if that is not known.
         at_epoch: What `keras_preempt.state.py_dataset` keeps of the beginning of the epoch.
+        asked: What is known of the batches of a `keras.utils.PyDataset`.
         made_before: How many iterators earlier fits of this process had made of the dataset.
         grain: The iterators of Grain data, if these are recorded: see `record_grain`.
         dropped: How many batches were dropped that Keras' workers had fetched to build the model: see `forget_fetched`.
-
-    Raises:
-        KerasInternalsError: The epoch iterator lacks an attribute that is relied upon.
     """
 
     NEEDS: ClassVar[tuple[str, ...]] = (
@@ -93,11 +93,14 @@ class InputFeed(abc.ABC):
         self.snapshots: Any = None
         self.why_replayed = ""
         self.at_epoch: Any = None
+        self.asked = batches_of(epoch_iterator.data_adapter)
         self.grain: GrainIterators | None = None
         self._drawn: list[int] = []
         self._forgotten = 0
-        dataset = self.undistributed
-        self.made_before = 0 if dataset is None else _iterators_made.get(dataset, 0)
+        self._passed = getattr(epoch_iterator.data_adapter, "_dataset", None)
+        known = any(each is self._passed for each in pipelines.pipelines_of(self._passed))
+        self.undistributed: Any = self._passed if known else None
+        self.made_before = _iterators_made.get(self.undistributed, 0) if known else 0
         self.dropped = py_batches.forget_fetched(epoch_iterator.data_adapter)
         epoch_iterator._get_iterator = lambda: self
         reset = epoch_iterator.reset
@@ -126,12 +129,6 @@ class InputFeed(abc.ABC):
         return False
 
     @property
-    def undistributed(self) -> Any:
-        """The dataset that was passed to fit, before the strategy distributed it; None if none was passed."""
-        dataset = self._dataset_passed
-        return dataset if any(each is dataset for each in pipelines.pipelines_of(dataset)) else None
-
-    @property
     @abc.abstractmethod
     def sample(self) -> str:
         """What one sample looks like: types and shapes without the batch, however it is cut for replicas."""
@@ -152,7 +149,7 @@ class InputFeed(abc.ABC):
     @property
     def order(self) -> Any:
         """NumPy's random state from which the order of the live iterator was drawn; None if it depends on no other."""
-        return None
+        return getattr(self.live, "order", None)
 
     def new_at(self, batch: int, order: Any = None) -> Any:
         """Makes the next iterator of an input that is indexed, without its first batches, in the given `order`."""
@@ -160,18 +157,18 @@ class InputFeed(abc.ABC):
 
     @property
     def last_batch(self) -> int | None:
-        """How many samples the last batch of an epoch has, if it is smaller and the input knows."""
-        with contextlib.suppress(AttributeError, NotImplementedError):  # It does not know.
+        """How many samples the last batch of an epoch has; None if it is full, or if that is unknown."""
+        with contextlib.suppress(AttributeError, NotImplementedError):
             return int(self._source.data_adapter.partial_batch_size or 0) or None
         return None
 
     def record_grain(self) -> None:
-        """Has the states of Grain iterators kept from now on, if the input is Grain data."""
+        """Keeps the states of Grain iterators from now on, if the input is Grain data."""
         if type(self._source.data_adapter).__name__ != "GrainDatasetAdapter":
             return
         grain = GrainIterators()
-        # Weak: TensorFlow keeps what it draws Python data from for as long as the process lives, and at its end would
-        # wait for an iterator of this feed that still draws.
+        # Weak: TensorFlow holds what it draws Python data from until the process ends, and would then wait for an
+        # iterator of this feed that still draws.
         known = weakref.ref(self)
 
         def trained() -> int:
@@ -187,7 +184,7 @@ class InputFeed(abc.ABC):
         return False
 
     def of_validation(self, model: Any, data: Any, steps: int | None) -> InputFeed | None:
-        """Returns a feed of `validation_data`, as an evaluation of so many steps makes it; None if it is no dataset."""
+        """Returns a feed of `validation_data`, as an evaluation of so many steps makes it; None for other data."""
         if not any(each is data for each in pipelines.pipelines_of(data)):
             return None
         shared = hasattr(model, "distribute_strategy")  # On TensorFlow.
@@ -203,17 +200,16 @@ class InputFeed(abc.ABC):
     # -- The sequence of iterators ---------------------------------------------------------------------
 
     def __iter__(self) -> Any:
-        """Returns the next iterator. Called by Keras."""
         prepared, self._prepared = self._prepared, None
         return self.new() if prepared is None else prepared
 
     def new(self, dataset: Any = None) -> Any:
-        """Makes the next iterator of the sequence: of a dataset, or of all of the input."""
+        """Makes the next iterator of the sequence: of `dataset`, by default of the whole input."""
         self._drawn = self.draws
         self._forgotten = 0
         self.noted.append(self.note())
         if self.grain is not None:
-            self.grain.forget()
+            self.grain.live = None
         self.making = True
         self.live = self.iterate() if dataset is None else iter(dataset)
         self.making = False
@@ -223,17 +219,12 @@ class InputFeed(abc.ABC):
         return self.live
 
     def _count(self) -> None:
-        dataset = self.undistributed
-        if dataset is not None:
-            _iterators_made[dataset] = self.made_before + self.iterators
-
-    @property
-    def _dataset_passed(self) -> Any:
-        return getattr(self._source.data_adapter, "_dataset", None)
+        if self.undistributed is not None:
+            _iterators_made[self.undistributed] = self.made_before + self.iterators
 
     @property
     def length(self) -> int | None:
-        """The number of batches that an iterator gives, if the input knows."""
+        """The number of batches that an iterator gives; None if unknown."""
         batches = self._source.data_adapter.num_batches
         return None if batches is None else int(batches)
 
@@ -245,9 +236,9 @@ class InputFeed(abc.ABC):
         return dataset if whole else None
 
     def begin_epoch_once(self, batch: int = 0) -> bool:
-        """Begins an epoch of the input now, and not again when Keras begins it, without its first batches.
+        """Begins an epoch of the input now, without its first batches, and not again when Keras begins it.
 
-        Returns whether these will be left out of a `py_dataset`; otherwise they have to be drawn.
+        Returns whether a `py_dataset` will leave these out; if not, they have to be drawn.
         """
         adapter = self._source.data_adapter
         # Workers are asked for batches as the epoch begins; without workers, Keras draws the order at the first batch.
@@ -258,13 +249,13 @@ class InputFeed(abc.ABC):
 
     @property
     def batch_size(self) -> int | None:
-        """How many samples a batch of all replicas holds, if Keras knows."""
+        """How many samples a batch of all replicas holds; None if Keras does not know."""
         size = self._source.data_adapter.batch_size
         return None if size is None else int(size)
 
     @property
     def batches(self) -> int | None:
-        """The number of batches in one epoch, if Keras knows it."""
+        """The number of batches in one epoch; None if Keras does not know."""
         steps = self._source.steps_per_epoch
         if steps is None:
             steps = self._source._num_batches
@@ -300,13 +291,13 @@ class InputFeed(abc.ABC):
         return [*draws[:-1], draws[-1] + 1]
 
     def begin_with(self, draws: Sequence[int]) -> None:
-        """Takes the iterators made so far for at least one, of which this many batches were drawn."""
+        """Sets how many batches were drawn from each iterator that was made so far, which is at least one."""
         self.iterators = len(draws)
         *self._drawn, self._forgotten = draws
 
     @property
     def goes_on(self) -> bool:
-        """Whether Keras would draw its next batch from `live`, and not from a new iterator."""
+        """Whether Keras would draw its next batch from `live` and not from a new iterator."""
         return self._source._current_iterator is not None and self._source.steps_per_epoch is not None
 
     def resume(self, position: Mapping[str, Any], live: Any, *, batch: int | None) -> None:
@@ -330,13 +321,10 @@ class InputFeed(abc.ABC):
             source._steps_seen -= batch  # Counted again while the steps that were run are skipped.
         else:
             self._prepared = live
-        self._replace_next_epoch(batch // self.steps_per_execution)
+        self.shorten_next_epoch(batch // self.steps_per_execution)
 
-    def skip_next_epoch(self) -> None:
-        """Makes the next epoch yield no step."""
-        self._replace_next_epoch(None)
-
-    def _replace_next_epoch(self, skip: int | None) -> None:
+    def shorten_next_epoch(self, skip: int | None) -> None:
+        """Makes the next epoch leave out its first executions; with None, it yields no step."""
         source = self._source
         original = source._enumerate_iterator
 

@@ -10,7 +10,7 @@ import dis
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
@@ -35,7 +35,6 @@ class KerasInternalsError(PicklableError, RuntimeError):
 
 
 def keras_is_from(version: str) -> bool:
-    """Whether the installed Keras is of this version or newer."""
     return Version(keras.__version__) >= Version(version)
 
 
@@ -66,7 +65,6 @@ class PrivateName:
 
     @property
     def attribute(self) -> str:
-        """The function's name in its owner."""
         return self.path.rpartition(".")[2]
 
     def find(self) -> Callable[..., Any]:
@@ -96,18 +94,15 @@ STANDARDIZE_BATCH = PrivateName(
     ("self", "batch"),
 )
 
-FUNCTIONS = (
+FUNCTIONS: tuple[PrivateName, ...] = (
     GLOBAL_ATTRIBUTE,
     GLOBAL_SEED_GENERATOR,
     IN_STATELESS_SCOPE,
     AUTOCAST_SCOPE,
     STANDARDIZE_BATCH,
 )
-"""Those that are called or wrapped. An import statement would fail with a bare ImportError, whether or not they are
-needed.
-
-`repairs.FUNCTIONS` has those that are replaced.
-"""
+"""Those that are called or wrapped; `repairs.FUNCTIONS` has those that are replaced. An import statement would fail
+with a bare ImportError, whether or not they are needed."""
 
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "keras.src.trainers.data_adapters.tf_dataset_adapter.TFDatasetAdapter": ("_dataset",),
@@ -187,16 +182,16 @@ OF_TRAINERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 
 
 def lazy_tensorflow() -> Any:
-    """Returns Keras' stand-in for TensorFlow, which imports it when it is asked for; None if it is not there.
+    """Returns Keras' stand-in for TensorFlow, which imports it on first use; None if this Keras has none.
 
-    Without it TensorFlow is imported where it is not needed, which costs time and nothing else.
+    If it has none, TensorFlow is imported where it is not needed, which only costs time.
     """
     found = _find("keras.src.utils.module_utils.tensorflow")
     return found if found is not None and "_available" in vars(found) else None
 
 
 def missing() -> list[str]:
-    """Returns those that the installed Keras lacks, each as "Class.name"; of a class that is gone, all."""
+    """Returns the attributes in the tables that the installed Keras lacks, each as "Class.name"."""
     looked_for = {**ATTRIBUTES, **OF_TRAINERS.get(keras.backend.backend(), {})}
     return [
         f"{path.rpartition('.')[2]}.{name}"
@@ -215,7 +210,7 @@ def _find(path: str) -> Any:
 
 
 def _named(owner: type) -> Iterator[str]:
-    """The names of attributes in the methods of a class and its bases."""
+    """Yields the names in the methods of a class and its bases."""
     for base in owner.__mro__:
         for value in vars(base).values():
             function = value.fget if isinstance(value, property) else value
@@ -224,18 +219,6 @@ def _named(owner: type) -> Iterator[str]:
                     yield from code.co_names
 
 
-def changed_functions(functions: Iterable[PrivateName]) -> list[str]:
-    """Returns the paths of those functions that the installed Keras should have and lacks, or has changed."""
-    changed = []
-    for function in functions:
-        try:
-            if function.expected:
-                function.find()
-        except KerasInternalsError:
-            changed.append(function.path)
-    return changed
-
-
 def reads(code: CodeType, variable: str) -> bool:
-    """Whether code reads a variable of a function around it, or one that functions within it read."""
+    """Whether code reads a variable of an enclosing function, or one that functions within it read."""
     return any(i.opname == "LOAD_DEREF" and i.argval == variable for i in dis.get_instructions(code))

@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
-import abc
 import threading
 from collections.abc import Callable
 from typing import Any
 
 
-class Replacements(abc.ABC):
-    """Counts its users in all threads: the first `acquire` installs replacements, the last `release` undoes them."""
+class Replacements:
+    """Counts its users in all threads: the first `acquire` installs replacements, the last `release` undoes them.
 
-    def __init__(self) -> None:
+    `install` is given this object, and calls `replace` for each function.
+    """
+
+    def __init__(self, install: Callable[[Replacements], None]) -> None:
+        self._install = install
         # Reentrant: a finalizer may release one in the middle of a call of the same thread.
         self._lock = threading.RLock()
         self._needed = 0
         self._undo_steps: list[Callable[[], None]] = []
 
     def acquire(self) -> None:
-        """Installs the replacements, unless they are; `release` is to be called once for each call."""
+        """Installs the replacements, unless they are installed. Each call takes one call of `release`."""
         with self._lock:
             if self._needed == 0:
-                self._install()
+                self._install(self)
             self._needed += 1
 
     def release(self) -> None:
-        """Undoes the replacements with the last call."""
         with self._lock:
             self._needed -= 1
             if self._needed == 0:
                 while self._undo_steps:
                     self._undo_steps.pop()()
 
-    @abc.abstractmethod
-    def _install(self) -> None:
-        """Calls `_replace` for each function."""
-
-    def _replace(self, owner: Any, name: str, replacement: Any) -> None:
+    def replace(self, owner: Any, name: str, replacement: Any) -> None:
         inherited = name not in vars(owner)
         original = vars(owner).get(name)
 

@@ -1,6 +1,6 @@
 """The running `fit` of a model: what it holds, where it begins, and which errors leave it.
 
-Keras hands a callback neither its epoch iterator nor its list of callbacks. `fit` holds both in local variables, which
+Keras gives a callback neither its epoch iterator nor its list of callbacks. `fit` holds both in local variables, which
 are read from its frame.
 
 Verified with Keras 3.8.0 to 3.15.1.
@@ -34,21 +34,19 @@ _FIT_LOCALS = (
 )
 _HOOKS = ("on_epoch_begin", "on_epoch_end", "on_train_end")
 _OUTSIDE_STEPS = ("reset_metrics", "evaluate", "_get_metrics_result_or_logs")
-"""Methods of the model that fit itself calls between the steps of an epoch and its last hook."""
+"""Methods of the model that fit calls between the steps of an epoch and its last hook."""
 
 
 class TracedStep:
-    """The training step of a fit, traced before the fit runs its first one."""
+    """The training step of a fit, traced before the fit runs its first one.
 
-    @property
-    def keeps_variables(self) -> bool:
-        """Whether the value that a variable outside of the model has in its first run is a constant to it."""
-        return False
+    Attributes:
+        keeps_variables: Whether a variable outside of the model is a constant to it, with the value of its first run.
+        variables: The variables that it uses and that are not known otherwise.
+    """
 
-    @property
-    def variables(self) -> Sequence[Any]:
-        """The variables that the step uses and that are not known otherwise."""
-        return ()
+    keeps_variables = False
+    variables: Sequence[Any] = ()
 
     @property
     def changed_variables(self) -> Sequence[Any]:
@@ -63,11 +61,10 @@ class TracedStep:
 class RunningFit:
     """What a running `fit` of a model holds, from its local variables; `feed` makes the feed of its epoch iterator.
 
+    `epochs`, `initial_epoch` and `validation_data` are what was passed to fit.
+
     Attributes:
         feed: Its training input.
-        epochs: The number of epochs that it was asked for.
-        initial_epoch: The first epoch that it was asked for, from 0.
-        validation_data: What was passed as that.
         before_evaluate: Called before each validation, before Keras makes an iterator for it.
         traced: The training step, once it is traced; None if it cannot be.
     """
@@ -86,7 +83,7 @@ class RunningFit:
         self._earlier_start: list[int | None] = []
 
     def validate_without_drawing(self, iterators: int) -> Any:
-        """Makes the iterators that the validations of this fit have made, for a fit that validates no more.
+        """Makes as many iterators as the validations of this fit have made, for a fit that validates no more.
 
         Each of them reshuffles the dataset, which another fit may use as well. Arrays are not shuffled. Returns the
         dataset; None if there is none, or if it was not used.
@@ -95,20 +92,20 @@ class RunningFit:
         feed = self.feed.of_validation(self._model, data, steps) if iterators else None
         if feed is None:
             return None
-        # The next validation would have looked at a batch first, with an iterator of its own only if it has no steps.
+        # The next validation would have drawn a batch to build the model; only without steps with its own iterator.
         looked = builds_before_evaluating(self._model) and steps is not None
         for _ in range(iterators + int(looked)):
             feed.new()
         return data
 
     def finish_hooks(self) -> None:
-        """Waits for hooks of steps that Keras has left to other threads, which it does on some backends."""
+        """Waits for hooks of steps that Keras runs in other threads on some backends."""
 
     def take_callbacks(self, first: Any, last: Any) -> list[Any]:
         """Makes `first` the first and `last` the last callback of this fit; returns the others.
 
         fit's container of callbacks gets a new list, since the old one is being iterated over. The container is not
-        kept: only the running fit may hold `last`.
+        kept here: only the running fit may hold `last`.
         """
         container, self._frame_callbacks = self._frame_callbacks, None
         others = [callback for callback in container.callbacks if callback is not first]
@@ -119,11 +116,8 @@ class RunningFit:
         """Shows every error that is about to leave this fit to `settle`, which returns the one to raise.
 
         These are errors of steps and of batch hooks, of the hooks of epochs, of validation, of the metrics that are
-        read after an epoch, and of the hooks at the end of training. Call it before `take_callbacks`: it needs the
-        container.
-
-        Returns:
-            A function that ends the guard.
+        read after an epoch, and of the hooks at the end of training. Returns a function that ends the guard. Call it
+        before `take_callbacks`: it needs the container.
         """
         source, container = self.feed.epoch_iterator, weakref.ref(self._frame_callbacks)
         catching, code = source.catch_stop_iteration, _code_in(keras.Model.fit)
@@ -143,7 +137,7 @@ class RunningFit:
                 yield
 
         def hook(name: str) -> Callable[..., None]:
-            # The container must not hold itself: what it holds is to be freed with it.
+            # The container must not hold itself: what it holds must be freed with it.
             def called(*args: Any, **kwargs: Any) -> None:
                 with settled():
                     getattr(type(callbacks := container()), name)(callbacks, *args, **kwargs)
@@ -155,7 +149,7 @@ class RunningFit:
 
             @functools.wraps(original)
             def called(*args: Any, **kwargs: Any) -> Any:
-                # Others may call it too, and catch its errors.
+                # Other code may call it too, and catch its errors.
                 if not _is_called_by_fit(code):
                     return original(*args, **kwargs)
                 with settled():
@@ -213,12 +207,11 @@ class RunningFit:
     def logs_of_an_epoch_without_steps(self, logs: Any, *, of_step: bool) -> None:
         """Gives the resumed epoch its training logs if none of its steps is left to run: of its last step, or of all.
 
-        Otherwise Keras takes the epoch's logs from its last step, of which there is none, and the epoch's training
-        metrics are missing from History and from every callback. Of a step's logs, Keras checks the metrics' names.
+        Keras takes an epoch's logs from its last step. Without one, the epoch's training metrics would be missing from
+        History and from every callback. Of a step's logs, Keras checks the metrics' names.
         """
         original = self._model._get_metrics_result_or_logs
         replaced = vars(self._model).get("_get_metrics_result_or_logs")
-
         code = _code_in(keras.Model.fit)
 
         def once(step_logs: Any) -> Any:
@@ -236,7 +229,7 @@ class RunningFit:
 
 
 def changed_variables() -> list[str]:
-    """Returns what the installed Keras' `fit` lacks of the variables that are read, in words."""
+    """Returns, in words, the variables that are read of `fit` and that the installed Keras' lacks."""
     variables = _code_in(keras.Model.fit).co_varnames
     read = (*_FIT_LOCALS, "logs", "epoch_logs")
     return [f"the variable {name} of fit" for name in read if name not in variables]
@@ -244,7 +237,7 @@ def changed_variables() -> list[str]:
 
 @functools.lru_cache(maxsize=8)
 def _code_in(fit: Any) -> CodeType:
-    """Returns the code of Keras' own `fit`, also within a decorator that does not say what it wraps."""
+    """Returns the code of Keras' own `fit`, even inside a decorator without `functools.wraps`."""
     waiting, seen = [fit], set[int]()
     while waiting:
         function = inspect.unwrap(waiting.pop(0))
@@ -266,8 +259,8 @@ def _code_in(fit: Any) -> CodeType:
 def _locals(frame: FrameType) -> dict[str, Any]:
     """Returns the local variables of a frame, and leaves no trace in it.
 
-    Until Python 3.13 a frame keeps what it was last asked for. So fit would hold the iterator of an epoch that is long
-    over, and the next to ask would drop it: in the middle of a save, where that may take a minute.
+    Before Python 3.13 a frame keeps the dictionary that it returned last. So fit would hold the iterator of an earlier
+    epoch until the next call of this drops it: in the middle of a save, where that may take a minute.
     """
     kept: Any = frame.f_locals
     held = dict(kept)
@@ -277,13 +270,13 @@ def _locals(frame: FrameType) -> dict[str, Any]:
 
 
 _passed_through: set[CodeType] = set()
-"""The code of replacements of methods that fit calls: for what they call themselves, fit is still the caller."""
+"""The code of replacements of methods that fit calls: what these call counts as called by fit."""
 
 
 def _is_called_by_fit(code: CodeType) -> bool:
-    """Whether the function that asks was called by fit, whose code this is, or through one of `_passed_through`."""
-    # It ends at another frame than its own: a frame that holds itself would keep every caller's variables, such as open
-    # files, until garbage is collected, and a process that is preempted leaves without that.
+    """Whether the calling function was called by fit, whose code this is, or through one of `_passed_through`."""
+    # `frame` must not end as this function's own: a frame that holds itself would keep every caller's variables, such
+    # as open files, until garbage is collected, which a preempted process does not do.
     frame = inspect.currentframe()
     for _ in range(2):
         frame = frame and frame.f_back
@@ -293,13 +286,12 @@ def _is_called_by_fit(code: CodeType) -> bool:
 
 
 def running_fit(
-    model: Any, feed: Callable[[Any], InputFeed], kind: type[RunningFit] = RunningFit
+    model: Any, feed: Callable[[Any], InputFeed], kind: type[RunningFit] | None = None
 ) -> RunningFit:
     """Finds the `fit` of a model that is calling this callback hook; `feed` makes the feed of its epoch iterator.
 
-    Raises:
-        RuntimeError: No fit of the model is running in this thread.
-        KerasInternalsError: `fit` does not hold what it is known to hold.
+    Raises RuntimeError if no fit of the model is running in this thread, and KerasInternalsError if `fit` does not hold
+    what it is known to hold.
     """
     code = _code_in(keras.Model.fit)
     frame = inspect.currentframe()
@@ -310,7 +302,7 @@ def running_fit(
                 raise KerasInternalsError(
                     f"fit to hold {', '.join(_FIT_LOCALS)} while it runs", f"none called {', '.join(missing)}"
                 )
-            return kind(model, {name: held[name] for name in _FIT_LOCALS}, feed)
+            return (kind or RunningFit)(model, {name: held[name] for name in _FIT_LOCALS}, feed)
         frame = frame.f_back
     raise RuntimeError(
         "Expected PreemptionCallback to be called by model.fit. Received: a call from elsewhere. "

@@ -2,9 +2,9 @@
 
 Keras draws the order of an epoch once, when an iterator is made: a pipeline of the rows of each batch, zipped with the
 arrays and followed by a map that takes these rows out. The order is drawn by a random operation in a function of the
-pipeline, whose state TensorFlow makes anew, from the operation's seeds, for each iterator. So each iterator gives the
-order that its epoch had, whatever was drawn before. And since the rows of a batch are known before the map, batches can
-be left out below it: their rows are counted, and no sample is taken out of the arrays.
+pipeline. TensorFlow makes its state anew, from the operation's seeds, for each iterator. So each iterator gives the
+order of its epoch, whatever was drawn before. And since the rows of a batch are known before the map, batches can be
+left out below it: their rows are counted, and no sample is taken out of the arrays.
 
 Verified with Keras 3.8.0 to 3.15.1 and TensorFlow 2.16.1 to 2.21.0; `tests/backend/tensorflow/test_array_batches.py`
 has the canaries.
@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 _ABOVE_THE_MAP = ("_OptionsDataset", "_PrefetchDataset")
-"""What Keras puts behind the map: nothing that changes a batch."""
+"""What Keras puts behind the map, none of which changes a batch."""
 
 _ROWS = {
     "_ConcatenateDataset",
@@ -28,13 +28,13 @@ _ROWS = {
     "_PrefetchDataset",
     "_RangeDataset",
 }
-"""What Keras makes the rows of: nothing that an iterator leaves behind for the next one."""
+"""What Keras makes the rows of, none of which keeps anything for the next iterator."""
 
 _RANDOM = re.compile(r"Random|Multinomial|Rng|Stateful|VariableOp|PyFunc")
 
 
 def is_of_arrays(dataset: Any) -> bool:
-    """Whether a pipeline, not distributed yet, is built as Keras is known to build one of arrays."""
+    """Whether a pipeline, not distributed yet, is built as Keras builds one of arrays."""
     mapped = _map_of(dataset)
     if type(mapped).__name__ != "_ParallelMapDataset":
         return False

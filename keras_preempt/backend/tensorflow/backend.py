@@ -83,10 +83,7 @@ class TensorFlowBackend(seam.Backend):
 
 
 def is_deterministic() -> bool:
-    """Whether the program has called `tf.config.experimental.enable_op_determinism()`.
-
-    Raises UnsupportedTensorFlow if the installed TensorFlow keeps that elsewhere.
-    """
+    """Whether the program has called `tf.config.experimental.enable_op_determinism()`."""
     try:
         from tensorflow.python.framework import config
 

@@ -1,26 +1,25 @@
 """TensorFlow's collectives, as a way to give bytes to all workers.
 
-They run on the CPU device of each worker, over the connections that train a model there. Their keys are their own: a
-strategy counts its keys up from 1, on every worker alike, and nothing here counts with it. So training runs the same
-collectives after an exchange as without one. A key of an instance stands for one length of the data, since TensorFlow
-keeps the shape that it was first used with; it may be used again and again, as by the steps of training.
+They run on the CPU device of each worker, over the connections that train a model there. They have keys of their own: a
+strategy counts its keys from 1, on every worker alike, and these are not counted. So training runs the same collectives
+after an exchange as without one. An instance key stands for one length of the data, since TensorFlow keeps the shape
+that it was first used with; it may be used many times, as by the steps of training.
 """
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from keras_preempt.process.threads import started
+from keras_preempt.process.threads import call_within
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 GROUP_KEY = 1 << 30
-"""Far from those of strategies, which count from 1."""
+"""Far from the keys of strategies, which count from 1."""
 
 _ELEMENT = np.dtype(np.int64)  # The largest of the types that can be gathered; bytes cannot.
 
@@ -37,8 +36,7 @@ class Collectives:
     def __call__(self, data: Bytes) -> Sequence[Bytes]:
         """Returns what each worker has given: equally many bytes on each, a multiple of 8.
 
-        Raises:
-            tf.errors.OpError: A worker is gone, or has failed, or did not come in time.
+        Raises tf.errors.OpError if a worker is gone, has failed or is late.
         """
         if not self._order:
             # TensorFlow sorts its tasks by name, so that 10 comes before 2.
@@ -48,29 +46,20 @@ class Collectives:
         return [given[member] for member in range(self._members)]
 
     def _gathered(self, data: Bytes) -> list[Bytes]:
-        """Waits in a thread of its own, which is left behind where TensorFlow does not come back from a worker."""
-        answers: queue.SimpleQueue[Bytes | BaseException] = queue.SimpleQueue()
 
-        def run() -> None:
-            try:
-                # Waits for the value too, where operations are asynchronous.
-                answers.put(np.asarray(gather(data, self._members)).view(np.uint8))
-            except BaseException as error:  # Raised again by the caller.
-                answers.put(error)
+        def gathered() -> Bytes:
+            # Waits for the value too, where operations are asynchronous.
+            return np.asarray(gather(data, self._members)).view(np.uint8)
 
-        if started(run, "keras_preempt-gather") is None:
-            run()
         try:
-            answer = answers.get(timeout=self._patience)
-        except queue.Empty:
+            answer = call_within(self._patience, gathered, "keras_preempt-gather")
+        except TimeoutError:
             raise tf.errors.UnavailableError(
                 None,
                 None,
                 f"Expected all {self._members} workers to exchange what they have read. Received: nothing for "
                 f"{self._patience:.0f} s. One of them hangs, or the network is gone.",
             ) from None
-        if isinstance(answer, BaseException):
-            raise answer
         return list(answer.reshape(self._members, len(data)))
 
 

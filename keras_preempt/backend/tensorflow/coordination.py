@@ -12,7 +12,6 @@ Verified with TensorFlow 2.16.1 to 2.21.0; tests/backend/tensorflow/test_canarie
 from __future__ import annotations
 
 import contextlib
-import queue
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -20,11 +19,11 @@ import tensorflow as tf
 
 from keras_preempt.agreement.coordinator import ABORTED, CoordinationLost, CoordinationTimeout
 from keras_preempt.backend.versions import UnsupportedTensorFlow
-from keras_preempt.process.threads import started
+from keras_preempt.process.threads import call_within
 
 ANSWER_TIMEOUT = 15.0
-"""Seconds that a call may take which only waits for its answer. A frozen process gives none, and by then the heartbeat,
-which takes 10 s, has failed as well: training cannot continue."""
+"""Seconds for a call that only waits for its answer. A frozen process gives none, and by then the heartbeat, which
+takes 10 s, has failed as well: training cannot continue."""
 
 _Answer = TypeVar("_Answer")
 
@@ -32,13 +31,8 @@ _Answer = TypeVar("_Answer")
 class ServiceCoordinator:
     """A `Coordinator` on TensorFlow's coordination service, whose keys are written once.
 
-    Args:
-        member: The index of this process in the cluster, chief first.
-        members: The number of processes in the cluster.
-        jobs: The jobs that these are the tasks of, in their order; all workers if none are named.
-
-    Raises:
-        CoordinationLost: The service is not running in this process.
+    This process is `member` of `members`, chief first, which are the tasks of `jobs`, in their order: by default, all
+    are workers. Raises CoordinationLost if the service does not run in this process.
     """
 
     def __init__(self, member: int, members: int, jobs: Sequence[tuple[str, int]] = ()) -> None:
@@ -112,38 +106,21 @@ class ServiceCoordinator:
             raise CoordinationLost(f"{failure}: {error}") from error
 
     def _answered(self, call: Callable[[], _Answer]) -> _Answer:
-        """Makes a call to the service, in a thread that is left behind if no answer comes: it cannot be cancelled."""
+        """Makes a call to the service. If no answer comes, no further call is made."""
         if self._silent:
             raise CoordinationLost("The coordination service has not answered before; it is not asked again.")
-        answers: queue.SimpleQueue[tuple[_Answer | None, BaseException | None]] = queue.SimpleQueue()
-
-        def run() -> None:
-            try:
-                answers.put((call(), None))
-            except BaseException as error:  # Raised again by the caller.
-                answers.put((None, error))
-
-        if started(run, "keras_preempt-call") is None:
-            run()
         try:
-            answer, error = answers.get(timeout=ANSWER_TIMEOUT)
-        except queue.Empty:
+            return call_within(ANSWER_TIMEOUT, call, "keras_preempt-call")
+        except TimeoutError:
             self._silent = True
             raise CoordinationLost(
                 f"Expected worker 0, which hosts the coordination service, to answer within {ANSWER_TIMEOUT:.0f} s. "
                 "Received: nothing. It is frozen, or the network is gone."
             ) from None
-        if error is not None:
-            raise error
-        return answer  # type: ignore[return-value]
 
 
 def are_gone(jobs: Sequence[tuple[str, int]]) -> bool:
-    """Whether the tasks of these jobs are gone: all are in an error, or the one that hosts the service has left.
-
-    Args:
-        jobs: Names of jobs, each with the number of its tasks.
-    """
+    """Whether the tasks of these jobs are gone: all are in an error, or the one that hosts the service has left."""
     try:
         return all(state is not None for state in _states(_context(), jobs))
     except tf.errors.DeadlineExceededError:
@@ -155,9 +132,7 @@ def are_gone(jobs: Sequence[tuple[str, int]]) -> bool:
 def remote_jobs() -> tuple[tuple[str, int], ...]:
     """Returns the jobs that this process was connected to by `tf.config.experimental_connect_to_cluster`.
 
-    Returns:
-        Their names, each with the number of its tasks; nothing in a process that runs all operations itself, as a
-        worker of MultiWorkerMirroredStrategy does.
+    None in a process that runs all operations itself, as a worker of MultiWorkerMirroredStrategy does.
     """
     server = _context().get_server_def()
     if server is None:
@@ -202,12 +177,11 @@ def _states(context: Any, jobs: Sequence[tuple[str, int]]) -> list[Any]:
 def _wait_for_an_answer(context: Any) -> None:
     """Blocks, with the GIL released, while the process that hosts the service is frozen or out of reach.
 
-    Raises:
-        tf.errors.UnavailableError: It has not answered the heartbeat.
+    Raises tf.errors.UnavailableError if that has not answered the heartbeat.
     """
     try:
         _insert(context, "keras_preempt/answers", "")
     except tf.errors.DeadlineExceededError as error:
         raise tf.errors.UnavailableError(None, None, f"No heartbeat: {error.message}") from error
     except tf.errors.OpError:
-        return  # The answer is that another task is in an error: the service is there.
+        return  # An answer: another task is in an error, and the service is there.

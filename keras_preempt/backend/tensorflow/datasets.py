@@ -1,7 +1,7 @@
-"""What can be seen of a tf.data pipeline, and the state of its iterators.
+"""What can be read from a tf.data pipeline, and the state of its iterators.
 
-Verified with TensorFlow 2.16.1 to 2.21.0. Each use checks what it relies on and raises `UnsupportedTensorFlow`, which
-says what to do; tests/backend/tensorflow/test_canaries.py has a canary for each private name.
+Verified with TensorFlow 2.16.1 to 2.21.0. Each use checks what it relies on, and raises `UnsupportedTensorFlow`;
+tests/backend/tensorflow/test_canaries.py has a canary for each private name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from keras_preempt.backend.tensorflow.random_operations import keeps_state
 from keras_preempt.backend.versions import UnsupportedTensorFlow
 
 _SHUFFLES = re.compile(rb"@@num_random_samples(?:@@|[^A-Za-z_])")
-"""In the keys of a part of an iterator's state: it holds the reshuffling of a shuffle."""
+"""In the keys of a part of an iterator's state that holds the reshuffling of a shuffle."""
 
 _MADE_AT_ONCE = (
     "_BatchDataset",
@@ -30,7 +30,7 @@ _MADE_AT_ONCE = (
     "_ParallelMapDataset",
     "_PrefetchDataset",
 )
-"""Datasets whose iterators make the iterator of their input when they are made themselves, and only then."""
+"""Datasets whose iterators make the iterator of their input only when they are made themselves."""
 
 _KEEPS_BATCHES = (
     "CacheDataset",
@@ -43,7 +43,7 @@ _KEEPS_BATCHES = (
     "_SkipDataset",
     "_TakeDataset",
 )
-"""Datasets that hand on the batches of their input, one for one; a map is taken to be of this kind."""
+"""Datasets that hand on the batches of their input, one for one; a map is assumed to."""
 
 
 def pipelines_of(distributed: Any) -> list[Any]:
@@ -59,25 +59,21 @@ def pipelines_of(distributed: Any) -> list[Any]:
 
 
 def iterator_state(iterator: Any) -> bytes | None:
-    """Returns the position of a plain tf.data iterator, with the reshuffle sequence of the epochs to come.
+    """Returns the position of a plain tf.data iterator, with the reshuffling of the epochs to come.
 
-    Args:
-        iterator: The iterator, or an object that draws from it as its `source`.
-
-    Returns:
-        Bytes for `restore_iterator`, or None where TensorFlow cannot save this iterator: one that a
-        distribution strategy made, or a pipeline with a Python function or a stateful random op in it.
+    None where TensorFlow cannot save it: one that a distribution strategy made, or whose pipeline has a Python function
+    or a stateful random op. `iterator` may also be an object that draws from one as its `source`.
     """
     state = iterator_parts(getattr(iterator, "source", iterator))
     return None if state is None else as_bytes(state)
 
 
 def iterator_parts(iterator: Any) -> tf.Tensor | None:
-    """Returns the same as a vector of variants, its parts, which takes half the time of the bytes, or less."""
+    """Returns the same as a vector of variants, its parts, in at most half the time."""
     resource = getattr(iterator, "_iterator_resource", None)
     if resource is None or not isinstance(iterator, tf.data.Iterator):
         return None
-    # 2: fail where an op of the pipeline keeps state that would not be saved.
+    # 2: fail if an op of the pipeline keeps state that would not be saved.
     try:
         return tf.raw_ops.SerializeIterator(resource_handle=resource, external_state_policy=2)
     except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError):
@@ -91,9 +87,7 @@ def as_bytes(parts: tf.Tensor) -> bytes:
 def restore_iterator(iterator: Any, state: bytes) -> None:
     """Puts a new iterator of the same dataset, or the `source` of one, at the position that `iterator_state` returned.
 
-    Raises:
-        UnsupportedTensorFlow: The iterator has no resource to restore into.
-        ValueError: The state does not fit the dataset.
+    Raises ValueError if the state does not fit the dataset.
     """
     resource = getattr(getattr(iterator, "source", iterator), "_iterator_resource", None)
     if resource is None:
@@ -111,7 +105,7 @@ def restore_iterator(iterator: Any, state: bytes) -> None:
 def never_has_state(dataset: Any) -> bool:
     """Whether `iterator_state` is known to be None for every iterator of some data, which may be no pipeline.
 
-    TensorFlow would find out too, with a warning in the log for each of them that reads like an error.
+    TensorFlow would find out as well, but would log a warning that reads like an error for each of them.
     """
     pipelines = pipelines_of(dataset)
     parts = (part for pipeline in pipelines for part in ingredients(pipeline) if part.where)
@@ -126,18 +120,18 @@ def keeps_a_shuffle(keys: bytes) -> bool:
 def keeps_every_shuffle(state: bytes, dataset: Any) -> bool:
     """Whether an iterator's state holds the reshuffling of the epochs to come.
 
-    It does only until a shuffle has handed out its last element, which under a prefetch is before the last batch is
-    drawn: then TensorFlow has dropped that part of the iterator.
+    TensorFlow drops that part of the iterator when a shuffle has handed out its last element, which under a prefetch is
+    before the last batch is drawn.
     """
     return len(_SHUFFLES.findall(state)) >= sum(1 for _ in _shuffles_of(dataset))
 
 
 def iterators() -> list[Any]:
-    """Returns all iterators of this process of which it may take long to drop one.
+    """Returns all iterators of this process: dropping one may take long.
 
-    Dropping an iterator waits for the thread with which TensorFlow tunes its pipeline. Told to end, that thread may
-    look before it can see it, and then sleeps on until it would tune again: for as long as the iterator is old, up to
-    a minute (`Model::OptimizeLoop`; seen with TensorFlow 2.21 where processors are busy).
+    Dropping an iterator waits for the thread with which TensorFlow tunes its pipeline. That thread may miss the signal
+    to end, and then sleeps until it would tune again: for as long as the iterator has existed, up to a minute
+    (`Model::OptimizeLoop`; seen with TensorFlow 2.21 on busy processors).
     """
     kinds = {tf.data.Iterator, tf.distribute.DistributedIterator}
     known: dict[type, bool] = {}  # There are many objects, of few types.
@@ -168,8 +162,8 @@ def _shuffles_of(dataset: Any) -> Iterator[Any]:
 def reshuffles_while_drawn(dataset: Any) -> bool:
     """Whether drawing batches, and not only making an iterator, advances the reshuffling of a pipeline.
 
-    That is so with a shuffle below a repetition, or below another shuffle, which makes the iterator of its input at
-    the first draw. Where it is not known, the answer is yes.
+    It does with a shuffle below a repetition, or below another shuffle, which makes the iterator of its input at the
+    first draw. True if unknown.
     """
     while type(dataset).__name__ in _MADE_AT_ONCE:
         (dataset,) = dataset._inputs()
@@ -179,10 +173,7 @@ def reshuffles_while_drawn(dataset: Any) -> bool:
 
 
 def batch_size(dataset: Any) -> int | None:
-    """Returns how many samples a full batch of a pipeline holds, as TensorFlow finds it to cut batches for replicas.
-
-    None if TensorFlow does not know.
-    """
+    """Returns how many samples a full batch of a pipeline holds; None if TensorFlow does not know."""
     while True:
         found = int(tf.raw_ops.ComputeBatchSize(input_dataset=tf.data.experimental.to_variant(dataset)))
         if found > 0:

@@ -5,7 +5,9 @@ Verified with TensorFlow 2.16.1 to 2.21.0; tests/backend/tensorflow/test_canarie
 
 from __future__ import annotations
 
+import functools
 import re
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from keras_preempt.backend.seam import Errors
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_with
 
 _NOT_REPORTED_AS_ITSELF = (tf.errors.OUT_OF_RANGE, tf.errors.CANCELLED)
-"""Codes that loops over data, and TensorFlow itself, take for something other than an error."""
+"""Codes that loops over data, and TensorFlow itself, do not take for an error."""
 
 _BY_CODE: dict[int, Callable[[None, None, str], Exception]] = {
     int(kind(None, None, "").error_code): kind
@@ -41,9 +43,6 @@ at a worker that comes back after its peers gave it up, "Unexpected heartbeat re
 WORKER_PREEMPTION = b"type.googleapis.com/tensorflow.distributed_runtime.WorkerPreemption"
 """The payload of an AbortedError in which TensorFlow says which task was preempted."""
 
-_check_op: list[Callable[..., Any] | None] = []
-"""TensorFlow's op, None where it is not linked; empty until that is known."""
-
 
 class WorkerLost(tf.errors.UnavailableError):
     """Another worker is gone without a notice, or cannot be reached any more: this process cannot continue training.
@@ -61,8 +60,6 @@ class WorkerLost(tf.errors.UnavailableError):
 
 
 class TensorFlowErrors(Errors):
-    """See `Errors`."""
-
     ends_collectives = True
 
     def described(self, error: BaseException) -> tuple[int, str]:
@@ -92,13 +89,19 @@ class TensorFlowErrors(Errors):
     def says_a_loss(self, error: BaseException, remote: RemoteWorkers) -> bool:
         """See `Errors.says_a_loss`.
 
-        A coordinator that asks for a tensor on a worker that is gone gets any error of Python ("ValueError:
-        Socket closed", seen with TensorFlow 2.21). So any error that TensorFlow itself has raised counts as a loss if
-        the workers are gone.
+        A coordinator that asks for a tensor on a worker that is gone may get any error of Python ("ValueError: Socket
+        closed", seen with TensorFlow 2.21). So any error that TensorFlow's code has raised counts as a loss if the
+        workers are gone.
         """
         if isinstance(error, tf.errors.OpError):
             return self.says_a_worker_is_gone(error)
-        return bool(remote) and _is_raised_by_tensorflow(error) and remote.wait_until_gone(timeout=0)
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        folder = Path(tf.__file__).parent
+        return (
+            bool(remote and frames)
+            and Path(frames[-1].f_code.co_filename).is_relative_to(folder)
+            and remote.wait_until_gone(timeout=0)
+        )
 
     def lost(self, error: BaseException) -> WorkerLost:
         if isinstance(error, tf.errors.OpError):
@@ -108,11 +111,9 @@ class TensorFlowErrors(Errors):
     def check_preemption(self, seen: str | None) -> None:
         """Raises what TensorFlow's op CheckPreemption raises once a worker was preempted.
 
-        The op is called if it is linked, which it is not in the public builds of TensorFlow. It also ends what runs
-        asynchronously on remote workers.
+        The op, which also ends what runs asynchronously on remote workers, is not linked in the public builds.
         """
-        op = _linked_check_op()
-        if op is not None:
+        if (op := check_op()) is not None:
             op(preemption_key=PREEMPTION_NOTICE_KEY)
         if seen is not None:
             raise tf.errors.AbortedError(
@@ -120,7 +121,7 @@ class TensorFlowErrors(Errors):
             )
 
     def check_preemption_is_linked(self) -> bool:
-        return _linked_check_op() is not None
+        return check_op() is not None
 
     def task_preempted_by(self, error: BaseException | None) -> str | None:
         if not isinstance(error, tf.errors.AbortedError):
@@ -132,13 +133,9 @@ class TensorFlowErrors(Errors):
         tf.experimental.async_clear_error()
 
 
-def _linked_check_op() -> Callable[..., Any] | None:
-    if not _check_op:
-        _check_op.append(_find_check_op())
-    return _check_op[0]
-
-
-def _find_check_op() -> Callable[..., Any] | None:
+@functools.cache
+def check_op() -> Callable[..., Any] | None:
+    """Returns TensorFlow's op CheckPreemption; None if it is not linked."""
     try:
         from tensorflow.core.distributed_runtime.preemption import gen_check_preemption_op
     except ImportError:
@@ -151,12 +148,3 @@ def _find_check_op() -> Callable[..., Any] | None:
     except tf.errors.OpError:
         pass  # The op is there, and the coordination service is not.
     return op
-
-
-def _is_raised_by_tensorflow(error: BaseException) -> bool:
-    trace = error.__traceback__
-    if trace is None:
-        return False
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return Path(trace.tb_frame.f_code.co_filename).is_relative_to(Path(tf.__file__).parent)

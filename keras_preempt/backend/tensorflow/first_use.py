@@ -1,7 +1,7 @@
 """Reports variables of Keras before they are read or assigned to for the first time.
 
 A model that trains eagerly makes its variables while its first step runs, each just before it is used. Restored values
-have to be assigned between the two.
+have to be assigned in between.
 
 Verified with Keras 3.8.0 to 3.15.1.
 """
@@ -24,15 +24,10 @@ _watches: list[weakref.ref[FirstUse]] = []
 
 
 class FirstUse:
-    """Calls a function with each variable that comes into being, before anything uses it, as long as this is held.
+    """Calls `look` with each variable that is not `known`, before anything uses it, for as long as this is held.
 
-    Args:
-        known: The variables that exist already.
-        look: Called with the variable, outside of graphs; returns whether it need not be called with this one again.
-            It reads variables as they are.
-
-    Raises:
-        KerasInternalsError: The scopes of variables in the installed Keras are not what they were.
+    `look` runs outside of graphs and without autocasting; it returns whether it is done with the variable. Raises
+    KerasInternalsError if the installed Keras has other scopes of variables.
     """
 
     def __init__(self, known: Iterable[Any], look: Callable[[Any], bool]) -> None:
@@ -50,7 +45,7 @@ class FirstUse:
                 _install()
 
     def stop(self) -> None:
-        """Ends it. Can be called twice."""
+        """May be called more than once."""
         _forget(self._own)
 
     def used(self, variable: Any) -> None:

@@ -1,4 +1,4 @@
-"""The operations of a traced function and of the functions that it calls, each with the Python line that made it.
+"""The operations of a traced function and of those that it calls, and the lines of Python that made them.
 
 Verified with TensorFlow 2.16.1 to 2.21.
 """
@@ -25,7 +25,7 @@ def line_of(operation: Any) -> str:
         if frame.filename.startswith(_OF_THIS_PACKAGE) or (
             frame.name == "fit" and f"{os.sep}keras{os.sep}" in frame.filename
         ):
-            return ""  # Whoever calls fit, in which the step is traced, has not written what it runs.
+            return ""  # The step is traced inside fit: its caller has not written the operation.
     return ""
 
 
@@ -42,9 +42,9 @@ def operations(graph: Any, seen: set[str] | None = None) -> Iterator[tf.Operatio
 
 
 def resource_of(operation: tf.Operation) -> Any:
-    """Returns the resource that an operation's first input is in the caller of the function.
+    """Returns the resource that the caller of a function passes as an operation's first input.
 
-    None if the function makes it itself, or gets another one from each caller.
+    None if the function makes it itself, or if each caller passes another one.
     """
     tensor = operation.inputs[0]
     while (graph := getattr(tensor, "graph", None)) is not None:
@@ -56,7 +56,7 @@ def resource_of(operation: tf.Operation) -> Any:
 
 
 def attribute_of(operation: tf.Operation, name: str) -> Any:
-    """Returns an attribute of an operation; None if it has none of the name."""
+    """Returns an attribute of an operation; None if it has none of that name."""
     try:
         return operation.get_attr(name)
     except ValueError:

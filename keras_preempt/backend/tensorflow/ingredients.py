@@ -1,4 +1,4 @@
-"""What a tf.data pipeline is made of, and which functions of this process draw from states that cannot be saved.
+"""What a tf.data pipeline is made of, and what in this process draws from states that cannot be saved.
 
 Verified with TensorFlow 2.16.1 to 2.21.0.
 """
@@ -56,12 +56,12 @@ def _is_deterministic(dataset: Any) -> bool:
         return bool(dataset._deterministic != "false")
     if not {"deterministic", "sloppy"} & set(inspect.signature(type(dataset).__init__).parameters):
         return True
-    # An interleave does not keep that argument. Its input is small as a rule: names of files, numbers of shards.
+    # An interleave does not keep that argument. Its input is usually small: names of files, numbers of shards.
     variant = tf.data.experimental.to_variant(dataset)
     try:
         serialized = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=IGNORE_STATE)
     except tf.errors.OpError:
-        return False  # Unknown, and a warning too many is better than one too few.
+        return False  # Unknown: rather one warning too many.
     graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
     return all(node.attr["deterministic"].s != b"false" for node in graph.node)
 
@@ -121,10 +121,10 @@ def _attribute(node: Any, name: str) -> Any:
 
 
 def hidden_sources() -> list[str]:
-    """Returns what the functions that TensorFlow has traced in this process draw from states that cannot be saved.
+    """Returns, in words, what draws from states that cannot be saved in the functions that this process has traced.
 
-    In words, such as "Python code (...) in an input pipeline (augment)"; empty where this TensorFlow does not show its
-    functions. Random operations of an input pipeline with a seed are left out: a replay of it repeats them.
+    Such as "Python code (...) in an input pipeline (augment)"; nothing if this TensorFlow does not list its functions.
+    Random operations with a seed in an input pipeline are left out, since a replay repeats them.
     """
     from tensorflow.python.eager import context
 

@@ -1,9 +1,9 @@
 """The checkpoints of a custom loop, in TensorFlow's own format, written by one worker where all can read them.
 
-Saving is collective for some variables, so every worker has to save. What the others write is not needed: it goes into
-a temporary directory of their own, which they then remove.
+Saving is collective for some variables, so every worker has to save. What the others write is not needed: each writes
+to a temporary directory, and then removes it.
 
-A user's `save_fn` may save instead, and may do so in the background; its end is waited for.
+A user's `save_fn` may save instead, perhaps in the background; its end is waited for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from keras_preempt.checkpoint.storage.staging import StagingDirectory, check_sta
 logger = logging.getLogger("keras_preempt")
 
 TENSORFLOWS_COUNT = "checkpointed_runs"
-"""The name under which TensorFlow's handler keeps its count, so that each handler finds what the other has saved."""
+"""Where TensorFlow's handler keeps its count: each handler finds what the other has saved."""
 
 OUR_COUNT = "keras_preempt_runs"
 
@@ -34,52 +34,37 @@ _CHECK_INTERVAL = 1  # Its position among the arguments of tf.train.CheckpointMa
 _TENSORFLOWS = (tf.train.Checkpoint, tf.train.CheckpointManager)
 
 _WAITS = ("wait_until_finished", "result", "sync", "join")
-"""Methods that return when what runs in the background is over: of futures (`concurrent.futures`, Orbax), of
-checkpointers (Orbax), of TensorFlow's checkpoints and managers, and of threads and processes."""
+"""Methods that wait for what runs in the background: of futures (`concurrent.futures`, Orbax), checkpointers (Orbax),
+TensorFlow's checkpoints and managers, threads and processes."""
 
 
 class RunCount(tf.train.experimental.PythonState):
-    """How many calls a loop has made, over all its restarts.
+    """How many calls (`runs`) a loop has made, over all its restarts.
 
     TensorFlow asks for it whenever its checkpoint is saved, also by the user. A variable would have to be written at
     every step to be right in the user's saves.
-
-    Attributes:
-        runs: That number.
-        written: The number in the checkpoint that was written last; None if none was.
-        restored: Whether the restored checkpoint had it.
     """
 
     def __init__(self) -> None:
         self.runs = 0
-        self.written: int | None = None
-        self.restored = False
+        self.written: int | None = None  # The number in the checkpoint that was written last.
+        self.restored = False  # Whether the restored checkpoint had the number.
 
     def serialize(self) -> str:
-        """Called by TensorFlow when it saves."""
         self.written = self.runs
         return str(self.runs)
 
     def deserialize(self, string_value: bytes) -> None:
-        """Called by TensorFlow when it restores."""
         self.runs = int(string_value)
         self.restored = True
 
 
 class LoopCheckpoints:
-    """Saves and restores what a custom loop trains.
+    """Saves and restores what a custom loop trains, with the number of its calls (`count`).
 
-    Args:
-        given: A `tf.train.Checkpoint` or `tf.train.CheckpointManager`.
-        directory: Where the checkpoints are, for a `tf.train.Checkpoint`; all workers must be able to read it.
-        chief: Whether this worker's checkpoints are those that stay.
-        save_fn: Saves in place of the manager, if not None.
-        staging_dir: Where the other workers make their temporary directories; None for the system's own.
-
-    Attributes:
-        count: The number of calls that goes with the state.
-
-    Raises ValueError for an argument, and StoreUnavailable where no temporary directory can be made.
+    The checkpoints of the chief stay, in `directory` or where the manager has them; those of the other workers go into
+    temporary directories in `staging_dir`. Raises ValueError for an argument, and StoreUnavailable if no temporary
+    directory can be made.
     """
 
     def __init__(
@@ -115,7 +100,7 @@ class LoopCheckpoints:
                 "Expected checkpoint_or_checkpoint_manager to be a tf.train.Checkpoint or a "
                 f"tf.train.CheckpointManager. Received: {given!r}."
             )
-        # Now and not when there is no time left; it also removes what killed processes have left there.
+        # Checked now, not when there is no time left; this also removes what killed processes have left there.
         StagingDirectory(staging_dir).remove()
         checkpoint = self._manager.checkpoint
         self.count: RunCount = _attached(checkpoint, OUR_COUNT, RunCount)
@@ -124,22 +109,18 @@ class LoopCheckpoints:
             TENSORFLOWS_COUNT,
             lambda: tf.Variable(0, dtype=tf.int64, trainable=False, name=TENSORFLOWS_COUNT),
         )
-
-    @property
-    def directory(self) -> str:
-        """Where the checkpoints stay."""
-        return str(self._manager.directory)
+        self.directory = str(self._manager.directory)
 
     def restore(self) -> str | None:
         """Restores the latest checkpoint; returns its path, or None if there is none."""
         self.count.restored = False
         path: str | None = self._manager.restore_or_initialize()
         if path is not None and not self.count.restored:
-            self.count.runs = int(self._variable.numpy())  # TensorFlow's handler has written it, or the user.
+            self.count.runs = int(self._variable.numpy())  # Written by TensorFlow's handler, or by the user.
         return path
 
     def call_order(self) -> CallOrder:
-        """Finds out whether calls come before the steps; to be called when the state is restored."""
+        """Returns what finds out whether calls come before the steps. Called right after the state is restored."""
         checkpoint = self._manager.checkpoint
         return CallOrder(checkpoint, (self._variable, checkpoint.save_counter))
 
@@ -152,7 +133,7 @@ class LoopCheckpoints:
         return sum(file.stat().st_size for file in latest.parent.glob(f"{latest.name}.*"))
 
     def save(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """Saves now, and returns what was saved, in words, when that is complete. Every worker has to call it.
+        """Saves, and returns in words where to when that is complete. Every worker has to call it.
 
         The arguments are for `tf.train.CheckpointManager.save`, or for save_fn.
         """
@@ -180,7 +161,7 @@ def _save(manager: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str
 
 
 def _attached(checkpoint: Any, name: str, make: Callable[[], Any]) -> Any:
-    """Returns what the checkpoint holds under this name, also from an earlier handler; makes it if there is nothing."""
+    """Returns what the checkpoint holds under a name, perhaps from an earlier handler; makes it if it holds nothing."""
     found = getattr(checkpoint, name, None)
     if found is None:
         found = make()
@@ -189,16 +170,12 @@ def _attached(checkpoint: Any, name: str, make: Callable[[], Any]) -> Any:
 
 
 def wait_for_save(save_fn: Callable[..., object], returned: object) -> None:
-    """Waits until a save is complete.
+    """Waits until what `save_fn` has begun is complete.
 
-    Args:
-        save_fn: What has saved. If it is a method of a checkpointer, that is waited for as well.
-        returned: What it has returned: something to wait for, or a list or tuple of such. Anything else is ignored.
-
-    Raises, besides what the save has raised in the background:
-        TypeError: It has not begun: it is a coroutine.
-        ChildProcessError: The process that saves has failed.
-        FileNotFoundError: TensorFlow was to write it in the background, and has not.
+    It may have returned something to wait for, or a list or tuple of such; anything else is ignored. If it is a method
+    of a checkpointer, that is waited for as well. Raises what the save has raised in the background; TypeError for a
+    coroutine, which has not begun; ChildProcessError if the process that saves has failed; FileNotFoundError if
+    TensorFlow has not written what it should have written in the background.
     """
     if inspect.isawaitable(returned) and not hasattr(returned, "result"):
         if inspect.iscoroutine(returned):
@@ -213,7 +190,7 @@ def wait_for_save(save_fn: Callable[..., object], returned: object) -> None:
         save_fn = save_fn.func
     if inspect.ismethod(save_fn):
         owner = save_fn.__self__
-        # Of an object that save_fn did not return, only methods with one possible meaning are called.
+        # save_fn did not return this object: only a method that can mean nothing else is called.
         if isinstance(owner, _TENSORFLOWS) or hasattr(owner, "wait_until_finished"):
             _wait_for(owner)
         if isinstance(owner, tf.train.CheckpointManager) and isinstance(returned, str):
@@ -221,10 +198,7 @@ def wait_for_save(save_fn: Callable[..., object], returned: object) -> None:
 
 
 def check_written(path: str | None) -> None:
-    """Raises FileNotFoundError if a checkpoint of TensorFlow's is not there.
-
-    A failure in the background is raised nowhere: TensorFlow's `sync` waits, and does not report it.
-    """
+    """Raises FileNotFoundError if a checkpoint of TensorFlow's is not there: `sync` reports no failure to write it."""
     if path is not None and not tf.io.gfile.exists(f"{path}.index"):  # This file is written last.
         raise FileNotFoundError(
             f"Expected the checkpoint {path} to be written in the background. Received: no {path}.index. Look for "
@@ -251,7 +225,7 @@ def _wait_for(one: Any) -> None:
 
 
 _MOST = 4096
-"""The most elements of a variable that are compared, evenly spread; more would be slow for a large model."""
+"""How many elements of a variable are compared at most, evenly spread: more would be slow for a large model."""
 
 _VARIABLES = (tf.Variable, tf.distribute.DistributedValues)
 
@@ -259,11 +233,11 @@ _VARIABLES = (tf.Variable, tf.distribute.DistributedValues)
 class CallOrder:
     """Whether a custom loop calls `save_checkpoint_if_preempted` before each step or after it.
 
-    The call cannot know whether its step is done, and the checkpoint needs the right count: with one more than it
-    holds, the restart leaves a step out; with one less, it repeats one. The two orders differ only in the first
-    call of a process, which comes before any step or after one. A step changes something of what is saved. So that
-    is compared once: if all is as it was when the handler was made, the calls come before the steps. `ignored` are
-    variables in the `tf.train.Checkpoint` that no step changes.
+    The call cannot know whether its step is done, and the checkpoint needs the right count: with one too many, the
+    restart leaves a step out; with one too few, it repeats one. The two orders differ only in the first call of a
+    process, which comes before any step or after one. A step changes some of the saved state. So the state is compared
+    once: if it is as it was when the handler was made, the calls come before the steps. `ignored` are variables in the
+    `tf.train.Checkpoint` that no step changes.
     """
 
     def __init__(self, checkpoint: Any, ignored: tuple[Any, ...] = ()) -> None:

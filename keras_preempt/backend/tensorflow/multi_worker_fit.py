@@ -1,4 +1,4 @@
-"""Makes Keras 3's `fit`, `evaluate` and `predict` work under several workers and several replicas.
+"""Makes Keras 3's `fit`, `evaluate` and `predict` work with several workers and several replicas.
 
 Keras 3.15.1 fails under `tf.distribute.MultiWorkerMirroredStrategy` before the first step. Gradient accumulation and
 `ema_overwrite_frequency` also fail under `tf.distribute.MirroredStrategy`, and so does more than one step per execution
@@ -52,20 +52,19 @@ def enable_multi_worker_fit() -> MultiWorkerFit:
         raises a RuntimeError that names the Keras that is needed.
     """
     _installation.acquire()
-    return MultiWorkerFit(_installation.repaired)
+    return MultiWorkerFit(tuple(_repaired))
 
 
 class MultiWorkerFit:
-    """The repairs while they are in place, as made by `enable_multi_worker_fit`."""
+    """The repairs while they are in place, as made by `enable_multi_worker_fit`.
+
+    Attributes:
+        repaired: The defects that the installed Keras has and that are repaired, in words; empty if it has none.
+    """
 
     def __init__(self, repaired: tuple[str, ...]) -> None:
-        self._repaired = repaired
+        self.repaired = repaired
         self._live = True
-
-    @property
-    def repaired(self) -> tuple[str, ...]:
-        """The defects that the installed Keras has and that are repaired, in words; empty if it has none."""
-        return self._repaired
 
     def undo(self) -> None:
         """Undoes the repairs; Keras' own functions return with the last handle. More calls do nothing."""
@@ -82,28 +81,26 @@ class MultiWorkerFit:
         self.undo()
 
 
-class _Installation(Replacements):
-    """The repairs that are in place at the moment; `repaired` names the defects, in words."""
+_repaired: list[str] = []
+"""The defects that are repaired at the moment, in words."""
 
-    repaired: tuple[str, ...] = ()
 
-    def _install(self) -> None:
-        repaired: list[str] = []
-        beyond_repair: list[tuple[Repair, KerasInternalsError]] = []
-        for repair in REPAIRS:
-            try:
-                if not repair.needed():
-                    continue
-                owner, name, original = repair.target.owner(), repair.target.attribute, repair.target.find()
-            except KerasInternalsError as error:
-                beyond_repair.append((repair, error))
+def _repair(replacements: Replacements) -> None:
+    _repaired.clear()
+    beyond_repair: list[tuple[Repair, KerasInternalsError]] = []
+    for repair in REPAIRS:
+        try:
+            if not repair.needed():
                 continue
-            self._replace(owner, name, repair.repaired(original))
-            repaired.append(repair.defect)
-        if beyond_repair:
-            for name in _GUARDED_METHODS:
-                self._replace(keras.Model, name, _guarded(getattr(keras.Model, name), beyond_repair))
-        self.repaired = tuple(repaired)
+            owner, name, original = repair.target.owner(), repair.target.attribute, repair.target.find()
+        except KerasInternalsError as error:
+            beyond_repair.append((repair, error))
+            continue
+        replacements.replace(owner, name, repair.repaired(original))
+        _repaired.append(repair.defect)
+    if beyond_repair:
+        for name in _GUARDED_METHODS:
+            replacements.replace(keras.Model, name, _guarded(getattr(keras.Model, name), beyond_repair))
 
 
 def _guarded(
@@ -119,4 +116,4 @@ def _guarded(
     return guarded
 
 
-_installation = _Installation()
+_installation = Replacements(_repair)

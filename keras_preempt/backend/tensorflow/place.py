@@ -50,10 +50,7 @@ def place_in(resolver: Any) -> Place:
 
 
 def place_of_loop(resolver: Any) -> tuple[Place, Any]:
-    """Finds this process among the workers of a custom loop; see `seam.Backend.place_of_loop`.
-
-    Without a resolver, it is found by the strategy in whose scope this is called, which is then returned as well.
-    """
+    """See `seam.Backend.place_of_loop`. Without a resolver, the strategy is that in whose scope this is called."""
     if resolver is None:
         strategy = tf.distribute.get_strategy()
         return place(strategy), strategy
@@ -73,7 +70,7 @@ def connected() -> RemoteWorkers:
 
 
 def of_strategy(strategy: tf.distribute.Strategy) -> RemoteWorkers:
-    """Returns the workers that a strategy of this process computes on; none if it computes in this process alone."""
+    """Returns the remote workers that a strategy computes on; none if it computes in this process only."""
     workers = connected()
     names = {name for name, _ in workers.jobs}
     devices = (

@@ -1,7 +1,7 @@
-"""What TensorFlow's operations do that a restart may not repeat: the one list of this package.
+"""What TensorFlow's operations do that a restart may not repeat: the only list in this package.
 
-`tests/backend/tensorflow/test_random_operations.py` holds it against all operations that the installed TensorFlow has
-registered, so that one which a new TensorFlow brings is not forgotten.
+`tests/backend/tensorflow/test_random_operations.py` compares it with all operations of the installed TensorFlow, so
+that new ones are not forgotten.
 
 Verified with TensorFlow 2.16.1 to 2.21.0.
 """
@@ -48,7 +48,7 @@ UNLESS: dict[str, tuple[Does, str, Any]] = {
     **dict.fromkeys(("FractionalAvgPool", "FractionalMaxPool"), (Does.DRAW, "deterministic", True)),
     **dict.fromkeys(("LegacySnapshotDataset", "SnapshotDataset"), (Does.ORDER, "shuffle_on_read", False)),
 }
-"""Do something of the kind unless an attribute has a value."""
+"""Do it unless an attribute has a certain value."""
 
 GIVES_ORDER = frozenset(
     {
@@ -60,7 +60,7 @@ GIVES_ORDER = frozenset(
         "ShuffleDataset",
     }
 )
-"""Datasets that give the order of the elements, or choose among them; without the number of their version."""
+"""Datasets that order the elements or choose among them; without the number of their version."""
 
 GENERATOR = frozenset(
     {
@@ -91,7 +91,7 @@ NO_DOUBT: dict[str, tuple[str, ...]] = {
         "RandomIndexShuffle",
     ),
     "have a seed that they do not use": ("ComputeAccidentalHits",),
-    "use what the step forward has drawn": (
+    "use what the forward pass has drawn": (
         "CudnnRNNBackprop",
         "CudnnRNNBackpropV2",
         "CudnnRNNBackpropV3",
@@ -106,7 +106,7 @@ NO_DOUBT: dict[str, tuple[str, ...]] = {
     ),
     "give a fixed sequence": ("SobolSample",),
 }
-"""Have a seed, or a name that sounds like it, and no state that a restart could lose; by the reason."""
+"""By reason: operations with a seed, or a name that suggests one, but no state that a restart could lose."""
 
 _VERSION = re.compile(r"(?<=Dataset)V\d+$")
 _STATELESS = re.compile(r"Stateless\w+")
@@ -141,7 +141,7 @@ def changes_variable(operation: str) -> bool:
 
 
 def keeps_state(operation: str) -> bool:
-    """Whether the iterator of a dataset with such an operation in a function has no state that TensorFlow can save."""
+    """Whether TensorFlow cannot save the iterators of a dataset with such an operation in a function."""
     return does(operation) in (Does.DRAW, Does.PYTHON) and not (
         operation in UNLESS or operation.endswith("Stateless")
     )
@@ -153,6 +153,6 @@ def without_version(dataset: str) -> str:
 
 
 def is_known(operation: str) -> bool:
-    """Whether it was decided what an operation does, here or because its name begins with "Stateless"."""
+    """Whether it is known what an operation does: by the lists here, or since its name begins with "Stateless"."""
     harmless = any(operation in named for named in NO_DOUBT.values())
     return harmless or bool(_STATELESS.fullmatch(operation)) or does(operation) is not None

@@ -1,13 +1,12 @@
 """Repairs of what keeps Keras' `fit` from working under several workers or several replicas.
 
 Keras 3's TensorFlow trainer is tested on one worker only. Five defects stop it on more: the first two with several
-workers, the third with mirrored replicas, also a single one, the others with several of them. Each `Repair` detects
-its defect without running an operation, and wraps the function that has it so that everybody else gets Keras' own
-behaviour.
+workers, the third with mirrored replicas, even a single one, the others with several of them. Each `Repair` detects its
+defect without running an operation, and wraps the function so that all other models get Keras' own behaviour.
 
-Verified with Keras 3.8.0 to 3.15.1; what older ones of them do differently says so where it is used.
-`tests/backend/tensorflow/test_repairs_canaries.py` has one test for each private name. Importing this module starts
-nothing in TensorFlow: `MultiWorkerMirroredStrategy` must be made before the first operation runs.
+Verified with Keras 3.8.0 to 3.15.1; comments say where older ones differ.
+`tests/backend/tensorflow/test_repairs_canaries.py` has one test for each private name. Importing this module runs no
+operation: `MultiWorkerMirroredStrategy` must be made before the first one.
 """
 
 from __future__ import annotations
@@ -54,31 +53,20 @@ FUNCTIONS = (
     CHECK_FINITE,
     APPLY_GRADIENTS,
 )
-"""All of them."""
-
 ONE_STEP = "one_step_on_data"
 """What `MAKE_FUNCTION` calls the function that runs one step."""
 
 
 @dataclass(frozen=True)
 class Repair:
-    """A defect of Keras, how to detect it and how to wrap the function that has it.
+    """A defect of Keras, how to detect it and how to wrap the function that has it."""
 
-    Attributes:
-        defect: What does not work, in a few words.
-        target: The function to be replaced.
-        uses: The other private names that detection and replacement rely on.
-        is_broken: Whether the function as installed has the defect; runs no operation.
-        repaired: Makes the replacement from the function as installed.
-        concerns: Whether a compiled model meets the defect.
-    """
-
-    defect: str
-    target: PrivateName
-    uses: tuple[PrivateName, ...]
-    is_broken: Callable[[Callable[..., Any]], bool]
-    repaired: Callable[[Callable[..., Any]], Callable[..., Any]]
-    concerns: Callable[[Any], bool]
+    defect: str  # What does not work, in a few words.
+    target: PrivateName  # The function to replace.
+    is_broken: Callable[[Callable[..., Any]], bool]  # Whether it has the defect; runs no operation.
+    repaired: Callable[[Callable[..., Any]], Callable[..., Any]]  # Makes the replacement from it.
+    concerns: Callable[[Any], bool]  # Whether a compiled model meets the defect.
+    uses: tuple[PrivateName, ...] = ()  # Other private names that detection and replacement rely on.
 
     def needed(self) -> bool:
         """Whether the installed Keras has the defect. Raises KerasInternalsError if a name relied upon has changed."""
@@ -100,10 +88,11 @@ def _is_clustered(strategy: Any) -> bool:
 
 
 class _StandInStrategy(tf.distribute.MultiWorkerMirroredStrategy):
-    """Passes for a strategy over several workers, without a cluster; records what it is asked to reduce."""
+    """Looks like a strategy over several workers, without a cluster; records what it has to reduce."""
 
     worker_devices = ("/device:CPU:0",)
     num_replicas_in_sync = 2
+    scope = staticmethod(contextlib.nullcontext)
 
     def __init__(self) -> None:
         self.reduced: list[tuple[Any, Any]] = []
@@ -115,9 +104,6 @@ class _StandInStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     def _in_multi_worker_mode(self) -> bool:
         return True
 
-    def scope(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
         return (value,)
 
@@ -127,7 +113,7 @@ class _StandInStrategy(tf.distribute.MultiWorkerMirroredStrategy):
 
 
 class _StandInValue(tf.distribute.DistributedValues):
-    """Passes for a scalar of which every replica has its own."""
+    """Looks like a scalar with a value of its own on each replica."""
 
     def __init__(self) -> None:
         self.shape = tf.TensorShape([])
@@ -147,7 +133,7 @@ def _reduces_nested_values(maybe_symbolic_build: Callable[..., Any]) -> bool:
 def _build_from_local_batch(original: Callable[..., Any]) -> Callable[..., Any]:
     """Builds from the first local replica's part of the batch, which has the same structure and types.
 
-    Takes as many batches from as many iterators as Keras does, so that the order of the data stays the same.
+    Draws as many batches from as many iterators as Keras does, so that the order of the data stays the same.
     """
 
     @functools.wraps(original)
@@ -174,7 +160,7 @@ def _averages_along_an_axis(reduce_per_replica: Callable[..., Any]) -> bool:
 def _average_across_replicas_only(original: Callable[..., Any]) -> Callable[..., Any]:
     """Averages each log across replicas, element by element, as Keras does when they are in one process.
 
-    Along an axis as well, as Keras does across workers, is an error for scalars and wrong for the rest.
+    Across workers, Keras averages along an axis as well: an error for scalars, and wrong for the rest.
     """
 
     @functools.wraps(original)
@@ -250,9 +236,9 @@ def _loop_without_branches(original: Callable[..., Any]) -> Callable[..., Any]:
 def _agree_on_finite_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
     """Takes a step only if the gradients are finite on every replica.
 
-    Keras asks the first replica of each process, before the gradients are summed up. In one process an overflow on
+    Keras asks the first replica of each process, before the gradients are summed. In one process, an overflow on
     another replica then reaches the weights. With several workers, those with finite gradients wait for ever for the
-    sum with the workers that skip the step.
+    workers that skip the step.
     """
 
     @functools.wraps(original)
@@ -276,7 +262,6 @@ REPAIRS = (
     Repair(
         defect="building a model from a batch of several workers",
         target=SYMBOLIC_BUILD,
-        uses=(),
         is_broken=_reduces_nested_values,
         repaired=_build_from_local_batch,
         concerns=lambda model: _is_clustered(model.distribute_strategy),
@@ -284,7 +269,6 @@ REPAIRS = (
     Repair(
         defect="averaging logs across workers",
         target=REDUCE_PER_REPLICA,
-        uses=(),
         is_broken=_averages_along_an_axis,
         repaired=_average_across_replicas_only,
         concerns=lambda model: _is_clustered(model.distribute_strategy),
@@ -292,7 +276,6 @@ REPAIRS = (
     Repair(
         defect="gradient accumulation and overwriting weights by their averages under a strategy",
         target=APPLY_GRADIENTS,
-        uses=(),
         is_broken=replica_branches.branches_in_replicas,
         repaired=replica_branches.branch_together,
         concerns=replica_branches.branches_in_optimizer,
@@ -308,7 +291,6 @@ REPAIRS = (
     Repair(
         defect="loss scaling on several replicas, of which only some overflow",
         target=CHECK_FINITE,
-        uses=(),
         is_broken=lambda check_finite: "all_reduce" not in check_finite.__code__.co_names,
         repaired=_agree_on_finite_gradients,
         concerns=_scales_the_loss_on_several_replicas,
@@ -320,16 +302,13 @@ def execution_loop(one_step: Callable[[Any], Any], steps: int) -> Callable[[Any]
     """Returns a function that runs up to ``steps`` steps on an iterator's batches.
 
     Every step is in the loop's own body and never in a branch: a mirrored step synchronises its replicas in the outer
-    graph, and from within a branch of `tf.cond` it then refers to values that the branch is never given ("You must
-    feed a value for placeholder tensor", keras issue 19246). The loop's condition already asks for data, so no branch
-    is needed. A batch that is taken is always trained on.
+    graph, and in a branch of `tf.cond` it would refer to values that the branch is not given ("You must feed a value
+    for placeholder tensor", keras issue 19246). The loop's condition asks for data, so no branch is needed. A batch
+    that is drawn is always trained on.
 
-    Args:
-        one_step: Runs one step on all replicas with one batch; returns a structure of tensors.
-        steps: The most steps to run, at least 1.
-
-    The function takes a `tf.distribute.DistributedIterator` and returns a `tf.experimental.Optional` of the last step's
-    outputs, which is empty if there was no batch left. It runs eagerly or within a `tf.function`.
+    `one_step` runs one step on all replicas with one batch, and returns a structure of tensors. The function takes a
+    `tf.distribute.DistributedIterator` and returns a `tf.experimental.Optional` of the last step's outputs, which is
+    empty if there was no batch left. It runs eagerly or in a `tf.function`.
     """
 
     def execution(iterator: Any) -> Any:

@@ -4,10 +4,10 @@ Keras decides in each replica whether this step updates the weights (`gradient_a
 overwrites them with their moving averages (`ema_overwrite_frequency`), and does so in a branch of `tf.cond`. Under
 MirroredStrategy and MultiWorkerMirroredStrategy that branch is a graph of one replica's own, in which it cannot meet
 the others: TensorFlow raises "merge_call called while defining a new graph or a tf.function". Here the replicas meet
-first and branch together, as Keras' LossScaleOptimizer does. What is computed is Keras' own code, with another `cond`.
+first and branch together, as Keras' LossScaleOptimizer does. The code that runs is Keras' own, with another `cond`.
 
 Each replica accumulates the gradients of its own samples, and only the sums of an update are added up across replicas.
-Its accumulators are therefore no other replica's.
+So each replica has accumulators of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import tensorflow as tf
 from keras_preempt.backend.bytecode import within
 
 _NAMESPACE, _BRANCH = "ops", "cond"
-"""How Keras branches: by an attribute of a global name of the module."""
+"""How Keras branches: with an attribute of a global name of the module."""
 
 _MEETINGS = {"merge_call", "maybe_merge_call"}
 
@@ -37,19 +37,18 @@ def is_mirrored(strategy: Any) -> bool:
 
 
 def has_several_mirrored_replicas(strategy: Any) -> bool:
-    """Whether the strategy is mirrored and has several replicas."""
     return is_mirrored(strategy) and bool(strategy.num_replicas_in_sync > 1)
 
 
 def branches_in_replicas(apply_gradients: Callable[..., Any]) -> bool:
-    """Whether a replica branches for itself, by the code of `BaseOptimizer._backend_apply_gradients`.
+    """Whether each replica branches on its own, judged by the code of `BaseOptimizer._backend_apply_gradients`.
 
     Raises AttributeError if it branches in an unknown way.
     """
     name = apply_gradients.__name__
     first = next(kind for kind in keras.optimizers.Optimizer.__mro__ if name in vars(kind))
     if first.__module__ != apply_gradients.__module__:
-        return False  # The optimizers of this backend have their own way, as those of JAX do.
+        return False  # The optimizers of this backend, such as JAX', override it.
     used = {used for code in within(apply_gradients.__code__) for used in code.co_names}
     if _BRANCH not in used or used & _MEETINGS:
         return False
@@ -88,7 +87,7 @@ def branch_together(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def branches_in_optimizer(model: Any) -> bool:
-    """Whether the optimizer of a compiled model branches under a strategy with which it cannot."""
+    """Whether the optimizer of a compiled model branches under a strategy where it must not."""
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     return optimizer is not None and is_mirrored(model.distribute_strategy) and _branches(optimizer)
 
@@ -99,7 +98,7 @@ def _branches(optimizer: Any) -> bool:
 
 
 def _cond_of_all_replicas(condition: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> None:
-    """Calls one of two functions in every replica, in a branch that is entered by all of them."""
+    """Calls one of two functions in every replica, in a branch that all of them enter."""
 
     def branch(strategy: Any, conditions: Any, true_fns: Any, false_fns: Any) -> None:
         def call(function: Callable[[], Any]) -> None:

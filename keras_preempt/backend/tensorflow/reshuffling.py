@@ -1,14 +1,14 @@
 """Reads and sets how far the reshuffling of a dataset has come.
 
 `Dataset.shuffle` gives each new iterator another order. It takes the orders from a *seed generator*, which belongs to
-the shuffle and not to a pipeline: all pipelines that pass the shuffle, all iterators that are made of them, and all
-copies that a distribution strategy makes share it. Its whole state is a count, which no public function returns. Two
-things make it readable for a few kilobytes and a millisecond. The saved state of a shuffle's iterator holds the count
-of its seed generator at that moment. And a second shuffle, of nothing, can be made on the seed generator of the first
-if the generator's name in TensorFlow's resource manager is known. The name is found by trying all possible ones: it is
-the one whose count moves when an iterator of the dataset is made.
+the shuffle and not to a pipeline: all pipelines with the shuffle, all their iterators, and all copies that a
+distribution strategy makes share it. Its whole state is a count, which no public function returns. Two things make it
+readable for a few kilobytes and a millisecond. The saved state of a shuffle's iterator holds the current count of its
+seed generator. And a second shuffle, of nothing, can be made on the seed generator of the first if the generator's
+name in TensorFlow's resource manager is known. The name is found by trying all possible ones: its count changes when
+an iterator of the dataset is made.
 
-`Dataset.random(rerandomize_each_iteration=True)` works alike.
+`Dataset.random(rerandomize_each_iteration=True)` works the same way.
 
 Verified with TensorFlow 2.16.1 to 2.21.0; `tests/backend/tensorflow/test_canaries.py` has the canaries.
 """
@@ -34,7 +34,7 @@ _PER_ITERATOR = 2
 """By how much an iterator advances the count: it takes two numbers."""
 
 _MOST_NAMES = 4000
-"""The most names that are tried; more would take seconds. A shuffle in a function takes a name at each call."""
+"""How many names are tried at most: more would take seconds. A shuffle in a function takes a new name in each call."""
 
 _SETTLED = (
     "CacheDataset",
@@ -62,10 +62,10 @@ _SETTLED = (
     "_WindowDataset",
     "_ZipDataset",
 )
-"""Datasets whose iterators make all iterators of their inputs before they hand out their first element."""
+"""Datasets whose iterators make all iterators of their inputs before they give their first element."""
 
 _KEEP_BETWEEN_ITERATORS = ("CacheDataset", "_VariantDataset")
-"""Datasets that hand out what an earlier iterator has drawn, or that are unknown inside."""
+"""Datasets that give what an earlier iterator has drawn, or whose inside is unknown."""
 
 
 _gone: set[int] = set()
@@ -89,7 +89,7 @@ class SeedGenerator:
         self.advance_to(self.count() - _PER_ITERATOR)
 
     def count(self) -> int:
-        """Returns how far it has come: two for each iterator that was ever made."""
+        """Returns its count: two for each iterator that was ever made."""
         return _count_of(self._probe)
 
     def advance_to(self, count: int) -> None:
@@ -173,7 +173,7 @@ def _iterator(dataset: tf.data.Dataset) -> Any:
     options = tf.data.Options()
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
-    # The resource alone: the rest of the iterator keeps the dataset alive.
+    # Only the resource: the rest of the iterator keeps the dataset alive.
     return iter(dataset.with_options(options))._iterator_resource
 
 
@@ -204,7 +204,7 @@ def _find(dataset: Any) -> Any:
 
 
 def _newest_name() -> tuple[int, str]:
-    """The number and the beginning of the name that a seed generator made now gets."""
+    """Returns the number, and the part before it, in the name of a seed generator that is made now."""
     name = _generator_of(tf.data.Dataset.range(0).shuffle(1, seed=1))
     found = re.fullmatch(r"(.*\D)(\d+)", name)
     if found is None:
@@ -301,17 +301,16 @@ def parts_of(state: bytes) -> Iterator[Any]:
 
 
 def keys_of(part: Any) -> list[str]:
-    """Returns the keys of the values in a part."""
     return str(part.metadata.decode(errors="replace")).split("@@")[1:]
 
 
 def _place_of_count(keys: list[str]) -> int | None:
-    """Returns which of the keys is that of the count; some datasets write the name of the iterator before it."""
+    """Returns the index of the count's key, which may begin with the name of the iterator."""
     return next((at for at, key in enumerate(keys) if key.rpartition(":")[2] == _COUNT), None)
 
 
 def values_of(part: Any, count: int) -> list[Any]:
-    """Returns the values of a part of whole numbers alone."""
+    """Returns the values of a part that holds only integers."""
     compressed = tf.io.parse_tensor(part.tensors[0].SerializeToString(), tf.variant)
     values = tf.raw_ops.UncompressElement(
         compressed=compressed, output_types=[tf.int64] * count, output_shapes=[[]] * count

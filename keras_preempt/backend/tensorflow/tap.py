@@ -1,8 +1,8 @@
 """Draws what a strategy distributes through an iterator whose state can be saved.
 
-TensorFlow cannot save the iterator that a strategy makes of a dataset (`OwnedMultiDeviceIterator`). What it draws from
-can be saved: this process' dataset, after TensorFlow has cut it for workers and replicas. A `Tap` puts one plain
-iterator below each iterator of the strategy, which then hands on the same elements in the same order. Below that, the
+TensorFlow cannot save the iterator that a strategy makes of a dataset (`OwnedMultiDeviceIterator`). It can save what
+that draws from: this process' dataset, after TensorFlow has cut it for workers and replicas. A `Tap` puts one plain
+iterator below each iterator of the strategy, which then gives the same elements in the same order. Below that, the
 elements are numbered, so that a state says how many were drawn when it was saved: the strategy draws some ahead of
 training, in threads of its own.
 
@@ -30,13 +30,13 @@ from keras_preempt.backend.tensorflow.datasets import (
 from keras_preempt.backend.tensorflow.reshuffling import keys_of, parts_of, values_of
 
 _FIRST = 1 << 60
-"""The number of the first element: no other range in a pipeline counts so far."""
+"""The number of the first element: no other range in a pipeline gets that far."""
 
 _NUMBER = "next"
 """The key of the next number in the state of a range."""
 
 _NEAR = 3
-"""By how many places a part of a state may lie elsewhere than in the one before."""
+"""How far a part of a state may have moved since the state before."""
 
 NEEDED = ("_cloned_datasets", "_input_workers", "_input_context", "_original_dataset")
 """The attributes of a distributed dataset that are relied upon."""
@@ -44,35 +44,21 @@ NEEDED = ("_cloned_datasets", "_input_workers", "_input_context", "_original_dat
 
 @dataclass(frozen=True)
 class Known:
-    """What a whole state has shown of those of the same iterator.
+    """What one whole state has shown about the others of the same iterator."""
 
-    Attributes:
-        count: How many parts it had: nearly all are the elements of a shuffle buffer.
-        size: Its bytes.
-        informative: Which of the parts say how many elements were drawn, and what the shuffles hold.
-    """
-
-    count: int
-    size: int
-    informative: tuple[int, ...]
-
-    def where(self, count: int) -> list[int]:
-        """Returns which parts to look at in a state of so many parts; none if it is fuller or emptier than this one.
-
-        There are some more or fewer parts before them if more or fewer batches are drawn ahead.
-        """
-        if abs(count - self.count) > self.count // 10:
-            return []
-        near = {number + away for number in self.informative for away in range(-_NEAR, _NEAR + 1)}
-        return sorted(number for number in near if 0 <= number < count)
+    count: int  # Of its parts, nearly all of which are the elements of a shuffle buffer.
+    size: int  # In bytes.
+    informative: tuple[
+        int, ...
+    ]  # The parts that say how many elements were drawn, and what the shuffles hold.
 
 
 class TapState:
-    """The state of an iterator, from its `iterator_parts`. Its bytes, which take as long again, are made when wanted.
+    """The state of an iterator, from its `iterator_parts`. Its bytes, which take as long again, are made on demand.
 
     Attributes:
         drawn: How many elements were drawn; None at their end.
-        size: Its bytes, about.
+        size: Its approximate size in bytes.
         known: What is known of such states now.
     """
 
@@ -80,8 +66,11 @@ class TapState:
         self._state: tf.Tensor | bytes = parts  # Not both: a buffer may be large.
         self.drawn: int | None = None
         count = int(parts.shape[0])
-        if known is not None and (where := known.where(count)):
-            with contextlib.suppress(tf.errors.OpError):  # They are other ones.
+        if known is not None and abs(count - known.count) <= known.count // 10:
+            # They move a little: a few more or fewer parts come before them if more or fewer batches are drawn ahead.
+            near = {number + away for number in known.informative for away in range(-_NEAR, _NEAR + 1)}
+            where = sorted(number for number in near if 0 <= number < count)
+            with contextlib.suppress(tf.errors.OpError):  # Other parts lie there.
                 self._informative = as_bytes(tf.gather(parts, where))
                 self.drawn = _drawn(self._informative)
             self.known, self.size = known, known.size * count // known.count
@@ -110,7 +99,7 @@ class TapState:
 
 
 class Tap:
-    """Makes the iterators of a distributed dataset, each over a plain one of its one part, which is in this process.
+    """Makes the iterators of a distributed dataset, each over a plain one of its only part, which is in this process.
 
     Attributes:
         library: What cuts the dataset, and can save its state or not.
@@ -159,7 +148,7 @@ class Tap:
         return state
 
     def restore(self, state: bytes, number: int) -> None:
-        """Puts the iterator that was begun at a state after so many elements; raises ValueError if that cannot be."""
+        """Puts the iterator that was begun at a state after so many elements; raises ValueError if it cannot."""
         if _drawn(state) != number:
             raise ValueError(
                 f"Expected the state of an input pipeline after {number} elements. Received: one after {_drawn(state)}."
@@ -183,13 +172,13 @@ class Tap:
 
 
 def tap_of(distributed: Any) -> Tap | None:
-    """Returns a tap below a distributed dataset; None where that is of another kind."""
+    """See `seam.Backend.tap`."""
     from tensorflow.python.distribute import input_lib
 
     if type(distributed) is not input_lib.DistributedDataset:
         return None
     if any(not hasattr(distributed, name) for name in NEEDED) or _map_dataset() is None:
-        return None  # Of another release: its input is replayed, as that of any other kind.
+        return None  # Of another release: its input is replayed.
     workers = distributed._input_workers
     if len(distributed._cloned_datasets) != 1 or len(workers.worker_devices) != 1:
         return None
@@ -202,8 +191,8 @@ def tap_of(distributed: Any) -> Tap | None:
 def _drawing(below: Any) -> Any:
     """Returns the variant of a dataset that hands out the elements of an iterator without their numbers."""
     calls = tf.data.Dataset.range(tf.int64.max)
-    # One function for each element, where the public operations take three, and in the thread that draws: this is in
-    # the way of every batch. Such a dataset ends where its function finds the iterator at its end.
+    # One function for each element, where the public operations take three, and in the thread that draws: every batch
+    # passes here. Such a dataset ends where its function finds the iterator at its end.
     drawn = _map_dataset()(
         calls,
         lambda call: below.get_next()[1],

@@ -1,8 +1,8 @@
 """The training step of a fit, traced before its first step by Keras' own function.
 
 On one device Keras makes optimizer slots, compiled metrics and layers that are built late only when it traces the
-first step. A restore needs them before that. Tracing early makes exactly what training makes, runs nothing and draws no
-data. The first step finds the trace and uses it.
+first step. A restore needs them earlier. Tracing early makes exactly what training makes, runs nothing and draws no
+data. The first step uses that trace.
 
 Verified with Keras 3.8.0 to 3.15.1.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -25,7 +26,7 @@ from keras_preempt.backend.tensorflow.graph_operations import attribute_of, line
 logger = logging.getLogger("keras_preempt")
 
 STEPS = ("multi_step_on_iterator", "execution")
-"""The names that Keras and the repaired loop over several replicas give the `tf.function` in the train function."""
+"""What Keras and the repaired loop over several replicas call the `tf.function` in the train function."""
 
 _KEPT = (
     "_input_workers",
@@ -40,29 +41,19 @@ _KEPT = (
 
 
 class TracedFunction(TracedStep):
-    """The trace that the first step of a fit uses.
-
-    Attributes:
-        function: The traced function (a `tf.types.experimental.ConcreteFunction`).
-    """
+    """The trace that the first step of a fit uses: a `tf.types.experimental.ConcreteFunction`."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
-
-    @property
-    def variables(self) -> list[tf.Variable]:
-        """The variables that the step uses, each replica's own, in the order of their first use.
-
-        TensorFlow keeps them in a set, in another order in every process.
-        """
-        first_use = {id(handle): number for number, handle in enumerate(self.function.captured_inputs)}
-        return sorted(
-            self.function.graph.variables, key=lambda each: first_use.get(id(each.handle), len(first_use))
+        # Each replica's own, by first use: TensorFlow keeps them in a set, in another order in every process.
+        first_use = {id(handle): number for number, handle in enumerate(function.captured_inputs)}
+        self.variables = sorted(
+            function.graph.variables, key=lambda each: first_use.get(id(each.handle), len(first_use))
         )
 
     @property
-    def changed_variables(self) -> list[tf.Variable]:
-        """The variables that the step writes; all that it uses if that is unknown of one of its operations."""
+    def changed_variables(self) -> Sequence[Any]:
+        """The variables that the step writes; all that it uses if it is unknown what an operation writes."""
         changed = [
             resource_of(each)
             for each in operations(self.function.graph)
@@ -74,9 +65,9 @@ class TracedFunction(TracedStep):
         return [variable for variable in self.variables if id(variable.handle) in handles]
 
     def random_operations(self) -> list[RandomOperation]:
-        """Returns the operations of the step whose draws a restart may not repeat.
+        """See `TracedStep.random_operations`.
 
-        `keras.random` with a `SeedGenerator` is not among them: its state is a variable of the model. Neither is
+        `keras.random` with a `SeedGenerator` is not among them, since its state is a variable of the model; nor is
         `tf.random.stateless_*`.
         """
         found = []
@@ -100,9 +91,9 @@ class TracedFunction(TracedStep):
 def trace(model: Any, dataset: Any, *, early: bool = True, again: bool = False) -> TracedFunction | None:
     """Traces the training step of a running fit, as its first step would; see `seam.Backend.trace`.
 
-    None if that is to wait, if the model trains eagerly, has a train function of its own, or cannot be traced: its
-    first step then says why in Keras' own words. With `again`, the first step traces once more, as a trace keeps the
-    Python values that it has read, and callbacks may set some before the first step.
+    None if it must wait, or if the model trains eagerly, has a train function of its own, or cannot be traced: then the
+    first step raises Keras' own error. With `again`, the first step traces once more: a trace keeps the Python values
+    that it has read, and callbacks may set some before the first step.
     """
     function = _step_of(model.train_function)
     if function is None or model.run_eagerly or tf.config.functions_run_eagerly():
@@ -135,7 +126,7 @@ def traced_validation(model: Any, dataset: Any) -> TracedFunction | None:
 
 
 def validation_may_draw(model: Any) -> bool:
-    """Whether the model validates by a `test_step` of its own whose code refers to random numbers outside of Keras."""
+    """Whether the model has a `test_step` of its own whose code refers to random numbers outside of Keras."""
     return may_draw(type(model).test_step, type(model))
 
 
@@ -160,8 +151,8 @@ def _step_of(train_function: Any) -> Any:
 def iterator_spec(dataset: Any) -> tf.TypeSpec | None:
     """Returns the type of the iterators that `iter(dataset)` makes, without making one.
 
-    Each iterator that is made advances the reshuffling of its dataset, so one made only to look at would change the
-    data. None for what is neither a `tf.data.Dataset` nor one as a strategy distributes it in the known releases.
+    Each iterator that is made advances the reshuffling of its dataset, so making one for its type would change the
+    data. None for anything but a `tf.data.Dataset` or a dataset that a strategy of the known releases distributes.
     """
     if isinstance(dataset, tf.data.Dataset):
         return tf.data.IteratorSpec(dataset.element_spec)

@@ -1,7 +1,7 @@
 """The parts of a variable on this worker, one for each replica, and their values in host memory.
 
-Values are read and assigned with no more copies than are needed: a model can be as large as half the memory of its
-machine, and a copy takes as long as a fast disk needs for the same bytes.
+Values are read and assigned with as few copies as possible: a model may take half the memory of its machine, and a copy
+takes as long as writing it to a fast disk.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class TensorFlowVariables(Variables):
     """See `Variables`. Strings come as `encode_strings` returns them."""
 
     def plain_variables(self, model: Any) -> list[PlainVariable]:
-        """Returns the variables in attributes of the model and its layers that Keras does not track.
+        """See `Variables.plain_variables`.
 
-        A `tf.Variable`, or the state of a `tf.random.Generator`, in an attribute changes while the model trains, but is
-        not among `model.variables`.
+        A `tf.Variable`, or the state of a `tf.random.Generator`, in an attribute of the model or a layer changes while
+        the model trains, but is not among `model.variables`.
         """
         found: dict[int, PlainVariable] = {}
         for layer in layers_of(model):
@@ -93,7 +93,7 @@ class TensorFlowVariables(Variables):
         return copied(self.views(components), runs, is_a_copy)
 
     def assign(self, components: Iterable[Any], array: Array) -> None:
-        """See `Variables.assign`: the parts are of one type. TensorFlow never writes to memory that it keeps using."""
+        """See `Variables.assign`. All parts are of one type. TensorFlow never writes to memory that it keeps using."""
         value: tf.Tensor | Array | None = None
         for component in components:
             if value is None:
@@ -122,8 +122,8 @@ def _tensor_of(array: Array) -> tf.Tensor | Array:
 def encode_strings(strings: np.ndarray[Any, np.dtype[np.object_]]) -> Bytes:
     """Returns an array of `bytes` objects as bytes, since a file of tensors holds only numbers.
 
-    An array of n strings becomes one of uint8: n times the length of a string in bytes, each as eight bytes with the
-    lowest first, and then all strings one after the other. The array does not hold its shape: that is the variable's.
+    An array of n strings becomes one of uint8: the n lengths in bytes, as little-endian integers of eight bytes, and
+    then all strings in a row. The shape is not included: it is the variable's.
     """
     flat = [bytes(string) for string in strings.reshape(-1)]
     lengths = np.array([len(string) for string in flat], _LENGTH)

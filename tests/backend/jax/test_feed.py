@@ -71,9 +71,9 @@ def test_an_iterator_is_made_when_it_is_first_drawn_from(steps: int | None) -> N
     feed = JaxFeed(of)
     handed = [iter(feed) for _ in range(3)][-1]  # The others are never drawn from, and do not count.
     assert isinstance(handed, OnFirstDraw)
-    assert (handed.started, feed.iterators, feed.live, feed.draws) == (False, 0, None, [])
+    assert (handed.live, feed.iterators, feed.live, feed.draws) == (None, 0, None, [])
     next(handed)
-    assert (handed.started, feed.iterators) == (True, 1)
+    assert (handed.live, feed.iterators) == (feed.live, 1)
     assert isinstance(feed.live, LiveIterator)
     next(handed)
     assert feed.iterators == 1
@@ -146,9 +146,9 @@ def test_a_pending_step_has_made_its_iterator() -> None:
     of = source()
     feed = JaxFeed(of)
     for _, _, iterator in of:
-        assert not iterator.started
+        assert iterator.live is None
         feed.position(pending=True)
-        assert iterator.started
+        assert iterator.live is not None
         break
     assert feed.iterators == 1
 
@@ -214,7 +214,7 @@ class Skips(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         fit = BACKEND.running_fit(self.model)
-        fit.feed.skip_next_epoch()
+        fit.feed.shorten_next_epoch(None)
         fit.logs_of_an_epoch_without_steps({"mine": 12.5}, of_step=True)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:

@@ -13,6 +13,7 @@ from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
 from keras_preempt.backend.keras import batches_asked
 from keras_preempt.backend.keras.batches_asked import BatchesAsked
+from keras_preempt.backend.keras.replacing import Replacements
 
 STEPS = 5
 
@@ -81,7 +82,7 @@ def nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         PyDatasetAdapter, "_standardize_batch", inspect.unwrap(PyDatasetAdapter._standardize_batch)
     )
-    monkeypatch.setattr(batches_asked, "_watch", type(batches_asked._watch)())
+    monkeypatch.setattr(batches_asked, "_watch", Replacements(batches_asked._see_every_batch))
 
 
 @pytest.mark.usefixtures("nobody_watches")

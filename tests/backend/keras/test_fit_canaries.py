@@ -117,7 +117,7 @@ def test_the_model_begins_at_its_initial_epoch_and_keeps_to_it() -> None:
 def test_the_logs_of_an_epoch_without_steps_are_looked_up_on_the_model() -> None:
     def empty(model: keras.Model) -> None:
         found = BACKEND.running_fit(model)
-        found.feed.skip_next_epoch()
+        found.feed.shorten_next_epoch(None)
         found.logs_of_an_epoch_without_steps({"mine": 12.5}, of_step=True)
 
     history, _ = fit("on_train_begin", empty, epochs=2)

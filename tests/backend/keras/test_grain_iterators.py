@@ -71,7 +71,7 @@ def test_a_state_is_of_the_batch_that_training_has_come_to_and_not_of_those_draw
     assert made.state_at(5) == GrainState(5, {"at": 5})
     assert made.state_at(7) == GrainState(7, {"at": 7})
     assert made.state_at(4) is None, "what no save will ask for is kept"
-    made.forget()
+    made.live = None
     assert made.state_at(5) is None
     assert made.state_at(0) == GrainState(0)
 
@@ -98,7 +98,7 @@ def test_an_iterator_begins_at_a_state_and_the_batches_between_are_drawn_again()
     assert state is not None, "a save before the first batch"
     assert state.batches <= 6
     assert list(itertools.islice(iter(make()), 3)) == [6, 7, 8]
-    made.forget()
+    made.live = None
     assert next(iter(make())) == 0, "the next epoch begins at its beginning"
 
 

@@ -126,7 +126,7 @@ def test_where_the_op_is_linked_it_is_called_and_its_error_is_the_one(
 
     module = importlib.import_module("tensorflow.core.distributed_runtime.preemption.gen_check_preemption_op")
     monkeypatch.setattr(module, "check_preemption", op)
-    monkeypatch.setattr(errors, "_check_op", [])
+    monkeypatch.setattr(errors, "check_op", errors.check_op.__wrapped__)
     with pytest.raises(tf.errors.AbortedError, match="from the op"):
         BACKEND.errors.check_preemption(None)
 
