@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from keras_preempt.checkpoint import incarnations
@@ -33,21 +33,23 @@ class CheckpointSummary:
     step: int
     directory: str
     incarnation: int | None  # The number of the start that saved it.
-    epoch: int | None  # From 0.
-    phase: str | None  # "epoch" (at the beginning of one), "train", "validation" or "end" (of the training).
-    batch: int | None  # The next one of this phase, from 0.
-    saved_at: float | None  # In seconds since 1970.
-    workers: int | None
-    writers: tuple[int, ...]  # Those that wrote the weights.
-    missing: tuple[int, ...]  # Workers that were killed before they had written their part.
-    kind: str | None  # "preempted", "periodic", "requested", "interrupted", "deadline" or "finished".
-    reason: str | None
-    finished: bool | None
-    versions: dict[str, Any]
-    size: int  # Bytes of all its files.
-    files: int
-    verified: bool | None  # Whether every byte is as it was written; None if not all were read.
-    problem: str | None  # Why it cannot be used; None if no problem is known.
+    epoch: int | None = None  # From 0.
+    phase: str | None = (
+        None  # "epoch" (at the beginning of one), "train", "validation" or "end" (of the training).
+    )
+    batch: int | None = None  # The next one of this phase, from 0.
+    saved_at: float | None = None  # In seconds since 1970.
+    workers: int | None = None
+    writers: tuple[int, ...] = ()  # Those that wrote the weights.
+    missing: tuple[int, ...] = ()  # Workers that were killed before they had written their part.
+    kind: str | None = None  # "preempted", "periodic", "requested", "interrupted", "deadline" or "finished".
+    reason: str | None = None
+    finished: bool | None = None
+    versions: dict[str, Any] = field(default_factory=dict)
+    size: int = 0  # Bytes of all its files.
+    files: int = 0
+    verified: bool | None = None  # Whether every byte is as it was written; None if not all were read.
+    problem: str | None = None  # Why it cannot be used; None if no problem is known.
     notices: tuple[str, ...] = ()  # Those that it was the answer to, as far as the events say.
 
 
@@ -174,27 +176,27 @@ def _summary(
             whole = problem is None
     if problem is not None and info.attempt and is_removed(store, info):
         return None
-    position = {} if manifest is None else manifest.position
-    counts = {name: value for name, value in position.items() if isinstance(value, int)}
-    return CheckpointSummary(
-        step=info.step,
-        directory=info.directory,
-        incarnation=parse_attempt(info.attempt)[0] if info.attempt else None,
-        epoch=counts.get("epoch"),
-        phase=None if manifest is None else str(position.get("phase")),
-        batch=counts.get("batch"),
-        saved_at=None if manifest is None or not math.isfinite(manifest.created_at) else manifest.created_at,
-        workers=None if manifest is None else manifest.members,
-        writers=() if manifest is None else tuple(sorted({*manifest.writers, *manifest.holders})),
-        missing=() if manifest is None else manifest.missing,
-        kind=None if manifest is None else manifest.kind,
-        reason=None if manifest is None else manifest.reason,
-        finished=None if manifest is None else manifest.finished,
-        versions={} if manifest is None else manifest.versions,
+    found = CheckpointSummary(
+        info.step,
+        info.directory,
+        parse_attempt(info.attempt)[0] if info.attempt else None,
         size=size,
         files=len(sizes),
         verified=False if problem is not None else whole,
         problem=problem,
+    )
+    if manifest is None:
+        return found
+    counts = {name: value for name, value in manifest.position.items() if isinstance(value, int)}
+    return replace(
+        found,
+        epoch=counts.get("epoch"),
+        phase=str(manifest.position.get("phase")),
+        batch=counts.get("batch"),
+        saved_at=manifest.created_at if math.isfinite(manifest.created_at) else None,
+        workers=manifest.members,
+        writers=tuple(sorted({*manifest.writers, *manifest.holders})),
+        **{name: getattr(manifest, name) for name in ("missing", "kind", "reason", "finished", "versions")},
     )
 
 

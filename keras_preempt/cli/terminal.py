@@ -9,6 +9,7 @@ import re
 import select
 import sys
 import threading
+import time
 from collections.abc import Collection
 from typing import IO
 
@@ -23,6 +24,7 @@ _PLAIN_WIDTH = 200  # columns of a table in a file or pipe, which has to fit on 
 _UNREADY = re.compile(r"I0000 \d\d:\d\d:\d+\.\d+|WARNING: All log messages before absl::InitializeLog")
 _PIECE = 512  # bytes; a pipe that is ready takes as many without blocking (POSIX's least PIPE_BUF)
 _HURRIED = 0.2  # seconds that a reader has to take a piece once the job was told to stop
+_LOOK = 50  # milliseconds between two looks at whether the job was told to stop
 
 
 def is_silenced(line: str, level: str) -> bool:
@@ -188,17 +190,13 @@ class Output:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._wake_reader, self._wake_writer = os.pipe()
-        os.set_blocking(self._wake_writer, False)
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
-        self._poll.register(self._wake_reader, select.POLLIN)
         self._hurried = self._dropping = False
 
     def hurry(self) -> None:
         """Stops waiting for readers. Safe in a signal handler, and from any thread."""
-        with contextlib.suppress(BlockingIOError):  # It was called often, and the pipe is full.
-            os.write(self._wake_writer, b"!")
+        self._hurried = True
 
     def write(self, data: bytes) -> None:
         """Writes all of it, or drops the rest if that takes too long. `OSError`: such as a full disk, or no reader."""
@@ -215,15 +213,12 @@ class Output:
         return bool(poll.poll(0))
 
     def _is_ready(self) -> bool:
-        while True:
-            patience = None if not self._hurried else 0 if self._dropping else int(1000 * _HURRIED)
-            ready = dict(self._poll.poll(patience))
-            if self._descriptor in ready:  # Also if it is closed or broken, which the write then reports.
-                self._dropping = False
-                return True
-            if self._wake_reader in ready:
-                self._poll.unregister(self._wake_reader)
-                self._hurried = True
-                continue
-            self._dropping = True
-            return False
+        until = None  # Also ready if it is closed or broken, which the write then reports.
+        while not self._poll.poll(0 if self._dropping else _LOOK):
+            if self._hurried:
+                until = until or time.monotonic() + _HURRIED
+                if self._dropping or time.monotonic() >= until:
+                    self._dropping = True
+                    return False
+        self._dropping = False
+        return True

@@ -141,17 +141,9 @@ class Preemption:
 
         Into `tell`, a named pipe, the worker reports that its moment has come; the reader then sends the signal.
         """
-        fields: dict[str, object] = {"member": self.member, "step": self.step}
+        fields = {name: getattr(self, name) for name in ("member", "step", "at", "batch", "signal", "kill")}
         if self.fit is not None:
             fields |= {"step": self.fit.step_of_model(self.step), "fit": self.fit.name}
-        if self.at != "train":
-            fields["at"] = self.at
-        if self.batch:
-            fields["batch"] = self.batch
-        if self.signal != "SIGTERM":
-            fields["signal"] = self.signal
-        if self.kill:
-            fields["kill"] = True
         if tell is not None:
             fields |= {"tell": tell, "outside": True}
         return json.dumps(fields)

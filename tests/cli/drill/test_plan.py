@@ -78,7 +78,9 @@ def test_moments_that_the_run_does_not_have_are_refused_with_what_it_has(drawn, 
 
 def test_a_worker_gets_it_as_json():
     (preemption,) = plan_preemptions(0, 1, RunShape(2), 1)
-    assert json.loads(preemption.to_json()) == {"member": 0, "step": 1}
+    assert json.loads(preemption.to_json()) == {
+        **{"member": 0, "step": 1, "at": "train", "batch": 0, "signal": "SIGTERM", "kill": False},
+    }
     (other,) = plan_preemptions(0, 0, SHAPE, 1, [Moment("validation")], "SIGUSR1", True)
     assert json.loads(other.to_json("pipe")) == {
         **{"member": 0, "step": 5, "at": "validation", "batch": 2},
