@@ -99,7 +99,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         retention = Retention(max_to_keep, keep_every)
         if termination is not None and not isinstance(termination, TerminationConfig):
             raise ValueError(f"Expected termination to be a TerminationConfig. Received: {termination!r}.")
-        store = open_store(hooks.replaced(directory), staging_dir=staging_dir)
+        store = open_store(hooks.directory_for(directory), staging_dir=staging_dir)
         config = termination or TerminationConfig()
         check_no_arguments("save_fn", config.save_fn)
         look = interval(save_on_request, store)

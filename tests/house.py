@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "keras_preempt"
@@ -41,6 +42,9 @@ FLOORS: dict[str, tuple[str, ...]] = {"training": ("start", "run", "save", "leav
 
 MOST_ROOMS = 14
 MOST_LINES = 400
+MOST_PARAMETERS = 7
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
@@ -172,6 +176,32 @@ class House:
             name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in self.modules.items()
         }
         return [f"{name}: {count} lines" for name, count in lines.items() if count > MOST_LINES]
+
+    def long_signatures(self) -> list[str]:
+        """The functions of more parameters than one may have, without self; those of the public API may."""
+        found = []
+        for module, node in self._definitions(FUNCTIONS):
+            arguments = node.args
+            names = [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+            count = len([name for name in names if name not in ("self", "cls")])
+            if count > MOST_PARAMETERS:
+                found.append(f"{module}.{node.name}: {count} parameters")
+        return found
+
+    def shared_names(self) -> dict[str, list[str]]:
+        """The modules that define a class or a function of one name, where several do; private names aside."""
+        places: dict[str, list[str]] = {}
+        for module, path in self.modules.items():
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, (ast.ClassDef, *FUNCTIONS)) and not node.name.startswith("_"):
+                    places.setdefault(node.name, []).append(module)
+        return {name: modules for name, modules in places.items() if len(modules) > 1}
+
+    def _definitions(self, kinds: tuple[type[ast.AST], ...]) -> Iterator[tuple[str, Any]]:
+        for module, path in self.modules.items():
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, kinds):
+                    yield module, node
 
     def arrows(self) -> Counter[tuple[str, str]]:
         """How many imports lead from each room to each other one."""

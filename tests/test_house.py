@@ -5,6 +5,7 @@ Private names of Keras and TensorFlow have a test of their own, `tests/test_priv
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,39 @@ def test_the_root_has_few_names_and_each_has_its_place_in_the_order() -> None:
 @pytest.mark.parametrize("root", [PACKAGE, TESTS], ids=lambda root: root.name)
 def test_no_file_is_long(root: Path) -> None:
     assert House(root).long_files() == []
+
+
+PUBLIC = {
+    "callback.__init__",
+    "cluster.local.__init__",
+    "cluster.supervisor.__init__",
+    "testing.drills.running.drill",
+}
+PUBLIC |= {"testing.gcs.fake.__init__"}
+"""Of the public API, whose parameters are options by name."""
+
+
+def test_no_function_takes_many_parameters() -> None:
+    assert [each for each in HOUSE.long_signatures() if each.partition(":")[0] not in PUBLIC] == []
+
+
+ONE_MEANING = {
+    "WorkerLost": "one public class for each backend",
+    "capture": "what a module of `state` captures, and ...",
+    "restore": "... restores",
+    "drill": "the command, and the same as a function for tests",
+    "main": "the entry point of a program",
+}
+"""Names that several modules define, for one thing."""
+
+
+def test_a_name_stands_for_one_thing() -> None:
+    """A backend defines what the other one defines, too."""
+    shared = {
+        name: {re.sub(r"^backend\.(tensorflow|jax)\.", "", module) for module in modules}
+        for name, modules in HOUSE.shared_names().items()
+    }
+    assert {name: where for name, where in shared.items() if len(where) > 1 and name not in ONE_MEANING} == {}
 
 
 def test_the_package_is_read() -> None:

@@ -21,7 +21,7 @@ with contextlib.suppress(OSError):
     _started_in = os.getcwd()
 
 
-def replaced(directory: str | os.PathLike[str]) -> str | os.PathLike[str]:
+def directory_for(directory: str | os.PathLike[str]) -> str | os.PathLike[str]:
     """Returns the directory that a callback uses instead of the one that it was given; that one outside a drill."""
     wanted = os.environ.get(environment.DIRECTORY) or directory
     root = os.environ.get(environment.DRILL_DIRECTORY)
@@ -29,7 +29,7 @@ def replaced(directory: str | os.PathLike[str]) -> str | os.PathLike[str]:
         return wanted
     from keras_preempt.drilled import places
 
-    return places.replaced(wanted, root, _started_in)
+    return places.drill_directory(wanted, root, _started_in)
 
 
 def for_fit(member: int, key: str, session: Session, saves: Saves, runtime: Runtime) -> Hook:

@@ -19,7 +19,9 @@ _LONGEST = 40
 _given: dict[str, str] = {}
 
 
-def replaced(wanted: str | os.PathLike[str], root: str, started_in: str | None) -> str | os.PathLike[str]:
+def drill_directory(
+    wanted: str | os.PathLike[str], root: str, started_in: str | None
+) -> str | os.PathLike[str]:
     """Returns the directory below the drill's that is used instead of a script's own, relative to `started_in`."""
     text = os.fspath(wanted)
     if not isinstance(text, str) or not text.strip() or "\0" in text:

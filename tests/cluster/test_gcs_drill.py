@@ -48,7 +48,7 @@ def test_two_workers_preempted_over_a_faulty_bucket_end_bit_identical(
     drilled: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(environment.DRILL_DIRECTORY, "gs://bucket/drill/preempted")
-    preempted = str(hooks.replaced(NAMED))
+    preempted = str(hooks.directory_for(NAMED))
     monkeypatch.delenv(environment.DRILL_DIRECTORY)
     place = preempted.rpartition("/")[2]
     with FakeGcs(buckets=("bucket",), faults=Faults(seed=8, rate=0.1, kinds=KINDS)) as gcs:

@@ -197,9 +197,9 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_outside_a_drill_a_directory_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(environment.DRILL_DIRECTORY, raising=False)
     monkeypatch.delenv(environment.DIRECTORY, raising=False)
-    assert hooks.replaced("runs/1") == "runs/1"
+    assert hooks.directory_for("runs/1") == "runs/1"
     monkeypatch.setenv(environment.DIRECTORY, "elsewhere")
-    assert hooks.replaced("runs/1") == "elsewhere"
+    assert hooks.directory_for("runs/1") == "elsewhere"
 
 
 @pytest.mark.parametrize(
@@ -207,22 +207,22 @@ def test_outside_a_drill_a_directory_is_its_own(monkeypatch: pytest.MonkeyPatch)
     ["runs/1/", "./runs/1", "runs/../runs/1", Path("runs/1"), os.path.join(os.getcwd(), "runs", "1")],
 )
 def test_one_directory_has_one_place_however_it_is_spelt(root: str, spelling: str | Path) -> None:
-    assert hooks.replaced(spelling) == hooks.replaced("runs/1")
+    assert hooks.directory_for(spelling) == hooks.directory_for("runs/1")
 
 
 def test_different_directories_have_different_places_also_after_a_change_of_folder(
     root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local = ["runs/1", "runs/2", "other/1", str(tmp_path / "runs/1"), "a b"]
-    found = [str(hooks.replaced(each)) for each in [*local, "gs://bucket/runs/1", "gs://b/runs/1"]]
+    found = [str(hooks.directory_for(each)) for each in [*local, "gs://bucket/runs/1", "gs://b/runs/1"]]
     monkeypatch.chdir(tmp_path)
-    found.append(str(hooks.replaced("other/1")))
+    found.append(str(hooks.directory_for("other/1")))
     assert len(set(found)) == len(found)
     assert all(place.startswith(f"{root}/") for place in found)
 
 
 def test_a_fit_is_named_by_its_place_and_known_by_the_words_of_the_script(root: str) -> None:
-    place = str(hooks.replaced("runs/first one"))
+    place = str(hooks.directory_for("runs/first one"))
     name = places.fit_name(open_store(f"{place}/fit-00002").key)
     assert name == f"{os.path.basename(place)}/fit-00002"
     assert places.given(name) == "runs/first one"
@@ -230,7 +230,7 @@ def test_a_fit_is_named_by_its_place_and_known_by_the_words_of_the_script(root: 
 
 @pytest.mark.parametrize("directory", ["", "  ", "a\0b", 3, None])
 def test_what_is_no_directory_is_left_to_be_refused(root: str, directory: object) -> None:
-    assert hooks.replaced(directory) == directory  # type: ignore[arg-type]
+    assert hooks.directory_for(directory) == directory  # type: ignore[arg-type]
 
 
 def test_each_boundary_is_on_disk_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

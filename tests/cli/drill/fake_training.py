@@ -76,7 +76,7 @@ def claimed(store: Store, launched: int) -> int:
 def fit(directory: str, number: int) -> None:
     """One fit of the script, from where it was left; does not return if it is preempted."""
     global events, first, incarnation, history, record, saves, saving, step, store, weights, counter, drill
-    place = str(hooks.replaced(directory))
+    place = str(hooks.directory_for(directory))
     store = open_store(place if number == 1 else f"{place}/fit-{number:05d}")
     store.prepare()
     weights, counter, history, step = np.zeros(6, np.float32), np.array(member), [], 0
