@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,7 +15,7 @@ import numpy as np
 from keras_preempt.checkpoint.checked_file import CheckedFile
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotEnoughMemory
 from keras_preempt.checkpoint.manifest import Part
-from keras_preempt.checkpoint.tensors import Array, Filling, Places, StoredTensor, empty, read_to_places
+from keras_preempt.checkpoint.tensors import Array, Filling, StoredTensor, empty, read_to_places
 from keras_preempt.checkpoint.values import Box, size_of
 from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.process.threads import Pool
@@ -96,15 +97,11 @@ class Assembly:
         for name, boxes in self._needed.items():
             self._filled[name] = {box: empty(box.dtype, box.extent) for box in boxes}
 
-    def places(self, file: str) -> Places:
+    def places(self, file: str, stored: Sequence[StoredTensor]) -> Mapping[str, Array]:
         """Returns where the content of a file belongs; raises `CorruptCheckpoint` if its part list says otherwise."""
         listed = self._stored[file]
-
-        def places(stored: Sequence[StoredTensor]) -> Mapping[str, Array]:
-            check_stored(f"{self._directory}/{file}", listed.values(), stored)
-            return {key: self._place(box) for key, box in listed.items()}
-
-        return places
+        check_stored(f"{self._directory}/{file}", listed.values(), stored)
+        return {key: self._place(box) for key, box in listed.items()}
 
     def _place(self, box: Box) -> Array:
         """Returns where to read a box to: where it is needed, if its bytes are contiguous there; else beside."""
@@ -117,7 +114,7 @@ class Assembly:
 
     def read(self, file: CheckedFile) -> Filling:
         """Reads a file, and puts what is in it to where it is needed; raises like `read_to_places`."""
-        filling = read_to_places(file, self.places(file.entry.name))
+        filling = read_to_places(file, partial(self.places, file.entry.name))
         for key, box in self._stored[file.entry.name].items():
             for needed, array in self._filled[box.tensor].items():
                 common = box.intersection(needed)

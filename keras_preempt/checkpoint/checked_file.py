@@ -61,10 +61,6 @@ class CheckedFile:
     def __exit__(self, *exception: object) -> None:
         self._stream.close()
 
-    @property
-    def left(self) -> int:
-        return self.entry.size - self.taken
-
     def read_into(self, target: Bytes) -> None:
         """Fills `target` with the next bytes."""
         for start in range(0, len(target), PIECE):

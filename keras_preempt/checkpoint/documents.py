@@ -18,7 +18,7 @@ from typing import Any
 
 import google_crc32c
 
-from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotFound, TooLarge, UnsupportedFormat
+from keras_preempt.checkpoint.errors import CorruptCheckpoint, TooLarge, UnsupportedFormat
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process.json_fields import (
     DEEPEST,
@@ -128,26 +128,6 @@ def _shown(value: object) -> str:
     return (
         f"{value!r:.200}" if isinstance(value, (str, int, float)) or value is None else type(value).__name__
     )
-
-
-def read_listed(store: Store, name: str, *, size: int, crc32c: int, newest: int = FORMAT) -> dict[str, Any]:
-    """Returns the fields of a document that another one lists with its size in bytes and its sum.
-
-    Raises the errors of `decode_document`; a document that is missing is corrupt too.
-    """
-    if size > LARGEST:
-        raise CorruptCheckpoint(name, f"a listed size of {size} bytes, more than a document may have")
-    try:
-        data = store.read(name, limit=size)
-    except NotFound as error:
-        raise CorruptCheckpoint(name, "no file of that name") from error
-    except TooLarge as error:
-        raise CorruptCheckpoint(name, f"{error.size} bytes instead of {size}") from error
-    if len(data) != size:
-        raise CorruptCheckpoint(name, f"{len(data)} bytes instead of {size}")
-    if google_crc32c.value(data) != crc32c:
-        raise CorruptCheckpoint(name, "another crc32c than when it was written")
-    return decode_document(data, name, newest)
 
 
 def _end(head: bytes) -> bytes:

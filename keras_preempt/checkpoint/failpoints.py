@@ -23,7 +23,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 VARIABLE = "KERAS_PREEMPT_FAILPOINTS"
 """Name of the environment variable that arms failpoints."""
@@ -49,12 +48,8 @@ _hits_lock = threading.Lock()
 _hooks: dict[str, Callable[[], None]] = {}
 
 
-@dataclass(frozen=True)
-class Armed:
-    """What happens at one point: `action`, at the `hit`-th time it is passed (counted from 1)."""
-
-    action: str
-    hit: int
+Armed = tuple[str, int]
+"""What happens at one point: an action, and at which time that it is passed, counted from 1."""
 
 
 def parse_failpoints(text: str) -> dict[str, Armed]:
@@ -87,7 +82,7 @@ def parse_failpoints(text: str) -> dict[str, Armed]:
                 f"Expected {VARIABLE} to name each point once. Received: {name} twice in {text!r}. "
                 "Remove one of the two."
             )
-        armed[name] = Armed(action, int(hit))
+        armed[name] = action, int(hit)
     return armed
 
 
@@ -103,13 +98,14 @@ def point(name: str) -> None:
     armed = _ARMED.get(name)
     if armed is None:
         return
+    action, acts_at = armed
     with _hits_lock:
         hit = _hits[name] = _hits.get(name, 0) + 1
-    if hit != armed.hit:
+    if hit != acts_at:
         return
-    if armed.action == "raise":
+    if action == "raise":
         raise OSError(f"failpoint {name} was armed to raise by {VARIABLE}")
-    os.kill(os.getpid(), _SIGNALS[armed.action])
+    os.kill(os.getpid(), _SIGNALS[action])
 
 
 def set_hook(name: str, act: Callable[[], None]) -> None:

@@ -107,29 +107,31 @@ def _checked(store: Store, wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    found: list[str] = []
+    found = []
     if stored["optimizer_class"] != wanted["optimizer_class"]:
-        found.append(_difference("optimizer class", stored["optimizer_class"], wanted["optimizer_class"]))
+        found.append(("optimizer class", stored["optimizer_class"], wanted["optimizer_class"]))
     old_is_complete, new_is_complete = (bool(each.get("complete", True)) for each in (stored, wanted))
     for group in ("model", "optimizer"):
-        old, new = _variables(stored[group]), _variables(wanted[group])
+        old, new = (
+            {variable["name"]: f"{variable['dtype']}{list(variable['shape'])}" for variable in each[group]}
+            for each in (stored, wanted)
+        )
         for name in sorted(old.keys() | new.keys()):
             if (name not in old and not old_is_complete) or (name not in new and not new_is_complete):
                 continue  # A variable that is made only while the model trains: its checkpoint is held against it.
             if old.get(name) != new.get(name):
-                found.append(
-                    _difference(f"{group} variable {name}", old.get(name, _ABSENT), new.get(name, _ABSENT))
-                )
+                found.append((f"{group} variable {name}", old.get(name, _ABSENT), new.get(name, _ABSENT)))
     for field, old_value, new_value in differences(stored["setup"], wanted["setup"]):
-        found.append(_difference(f"setup {field}", repr(old_value), repr(new_value)))
-    old_config, new_config = stored["config"], wanted["config"]
-    for field in sorted(old_config.keys() | new_config.keys()):
-        here, there = field in old_config, field in new_config
-        if here != there or old_config[field] != new_config[field]:
-            expected = repr(old_config[field]) if here else _ABSENT
-            received = repr(new_config[field]) if there else _ABSENT
-            found.append(_difference(f"config {field}", expected, received))
-    return found
+        found.append((f"setup {field}", repr(old_value), repr(new_value)))
+    old, new = stored["config"], wanted["config"]
+    for field in sorted(old.keys() | new.keys()):
+        if (field in old) != (field in new) or old[field] != new[field]:
+            expected, received = (repr(each[field]) if field in each else _ABSENT for each in (old, new))
+            found.append((f"config {field}", expected, received))
+    return [
+        f"{one_line(what)}: expected {one_line(str(expected))}, received {one_line(str(received))}"
+        for what, expected, received in found
+    ]
 
 
 def _of_another_backend(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
@@ -163,11 +165,3 @@ def _differ_in_numbers_alone(stored: Mapping[str, Any], wanted: Mapping[str, Any
         v["name"] for v in (*wanted["model"], *wanted["optimizer"])
     }
     return different and plain[0] == plain[1]
-
-
-def _variables(variables: list[dict[str, Any]]) -> dict[str, str]:
-    return {variable["name"]: f"{variable['dtype']}{list(variable['shape'])}" for variable in variables}
-
-
-def _difference(what: str, expected: str, received: str) -> str:
-    return f"{one_line(what)}: expected {one_line(str(expected))}, received {one_line(str(received))}"

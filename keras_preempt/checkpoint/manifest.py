@@ -7,8 +7,10 @@ manifest and the part lists that name pieces of them are in format 2, which has 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.documents import SHARDED_FORMAT, of_file
@@ -17,6 +19,8 @@ from keras_preempt.checkpoint.layout import MANIFEST, parse_attempt, part_file
 from keras_preempt.checkpoint.storage.store import Store, check_name
 from keras_preempt.checkpoint.values import Box
 from keras_preempt.process.json_fields import Fields
+
+Made = TypeVar("Made")
 
 _LARGEST_SUM = 2**32 - 1
 _MOST_MEMBERS = 10**9
@@ -53,9 +57,7 @@ class Placed:
     def from_fields(cls, fields: Fields, *, flat: bool) -> Placed:
         start, stop = ((fields.integer(end),) if flat else fields.integers(end) for end in ("start", "stop"))
         tensor, dtype, shape = fields.text("tensor"), fields.text("dtype"), fields.integers("shape")
-        placed = cls(fields.text("file"), Box(tensor, dtype, shape, start, stop, flat))
-        fields.end()
-        return placed
+        return cls(fields.text("file"), Box(tensor, dtype, shape, start, stop, flat))
 
 
 @dataclass(frozen=True)
@@ -122,13 +124,13 @@ class Part:
             kinds["sharded"] = False
         try:
             boxes = [
-                Placed.from_fields(entry, flat=flat)
+                placed
                 for kind, flat in kinds.items()
-                for entry in fields.objects(kind)
+                for placed in _each(fields, kind, partial(Placed.from_fields, flat=flat))
             ]
             part = cls(
                 member=fields.integer("member", maximum=_MOST_MEMBERS),
-                files=tuple(_file_entry(entry) for entry in fields.objects("files")),
+                files=_each(fields, "files", lambda e: FileEntry(e.text("name"), *_size_and_sum(e))),
                 boxes=tuple(boxes),
                 local=None if fields.null("local") else fields.text("local"),
                 state=fields.mapping("state"),
@@ -222,6 +224,11 @@ class Manifest:
         fields = of_file(document, file)
         version = fields.integer("format", minimum=1)
         with_boxes = version >= SHARDED_FORMAT
+
+        def part_ref(entry: Fields) -> PartRef:
+            member = entry.integer("member", maximum=_MOST_MEMBERS)
+            return PartRef(member, entry.text("name"), *_size_and_sum(entry))
+
         try:
             manifest = cls(
                 format=version,
@@ -234,7 +241,7 @@ class Manifest:
                 reason=fields.text("reason"),
                 members=fields.integer("members", minimum=1, maximum=_MOST_MEMBERS),
                 writers=fields.integers("writers", maximum=_MOST_MEMBERS),
-                parts=tuple(_part_ref(entry) for entry in fields.objects("parts")),
+                parts=_each(fields, "parts", part_ref),
                 missing=fields.integers("missing", maximum=_MOST_MEMBERS),
                 created_at=fields.number("created_at"),
                 versions=fields.mapping("versions", longest=_LONGEST_SMALL),
@@ -252,20 +259,13 @@ def read_manifest(store: Store, directory: str) -> Manifest:
     return Manifest.from_document(documents.read_document(store, name, SHARDED_FORMAT), name)
 
 
-def _file_entry(fields: Fields) -> FileEntry:
-    entry = FileEntry(
-        fields.text("name"), fields.integer("size"), fields.integer("crc32c", maximum=_LARGEST_SUM)
-    )
-    fields.end()
-    return entry
+def _each(fields: Fields, key: str, make: Callable[[Fields], Made]) -> tuple[Made, ...]:
+    made = []
+    for entry in fields.objects(key):
+        made.append(make(entry))
+        entry.end()
+    return tuple(made)
 
 
-def _part_ref(fields: Fields) -> PartRef:
-    ref = PartRef(
-        fields.integer("member", maximum=_MOST_MEMBERS),
-        fields.text("name"),
-        fields.integer("size"),
-        fields.integer("crc32c", maximum=_LARGEST_SUM),
-    )
-    fields.end()
-    return ref
+def _size_and_sum(entry: Fields) -> tuple[int, int]:
+    return entry.integer("size"), entry.integer("crc32c", maximum=_LARGEST_SUM)

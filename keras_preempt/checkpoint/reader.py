@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import google_crc32c
+
 from keras_preempt.checkpoint import documents, failpoints
 from keras_preempt.checkpoint.assembly import Assembly, Wanted, check_room, check_stored, in_parallel
 from keras_preempt.checkpoint.checked_file import CheckedFile
-from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint
+from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint, NotFound, TooLarge
 from keras_preempt.checkpoint.exchange import Exchange, Gather
 from keras_preempt.checkpoint.finding import CheckpointInfo
 from keras_preempt.checkpoint.layout import MANIFEST
@@ -70,7 +72,8 @@ def verify(store: Store, info: CheckpointInfo, shown: Shown = silent) -> None:
     """
     reading = Reading(store, info, shown)
     reading.check_whole()
-    entries = [(part, entry) for part in reading.parts() for entry in part.files]
+    parts = [reading.part(ref.member) for ref in reading.manifest.parts]
+    entries = [(part, entry) for part in parts for entry in part.files]
     size = sum(entry.size for _, entry in entries)
     with shown(f"Reading {info.directory}", size) as moved:
 
@@ -178,9 +181,20 @@ class Reading:
         if member not in self._parts:
             ref = self._refs[member]
             name = f"{self._directory}/{ref.name}"
-            listed = documents.read_listed(
-                self._store, name, size=ref.size, crc32c=ref.crc32c, newest=documents.SHARDED_FORMAT
-            )
+            if ref.size > documents.LARGEST:
+                why = f"a listed size of {ref.size} bytes, more than a document may have"
+                raise CorruptCheckpoint(name, why)
+            try:
+                data = self._store.read(name, limit=ref.size)
+            except NotFound as error:
+                raise CorruptCheckpoint(name, "no file of that name") from error
+            except TooLarge as error:
+                raise CorruptCheckpoint(name, f"{error.size} bytes instead of {ref.size}") from error
+            if len(data) != ref.size:
+                raise CorruptCheckpoint(name, f"{len(data)} bytes instead of {ref.size}")
+            if google_crc32c.value(data) != ref.crc32c:
+                raise CorruptCheckpoint(name, "another crc32c than when it was written")
+            listed = documents.decode_document(data, name, documents.SHARDED_FORMAT)
             part = Part.from_document(listed, name)
             if part.member != member:
                 raise CorruptCheckpoint(name, f"the part of worker {part.member}")
@@ -192,9 +206,6 @@ class Reading:
                 raise CorruptCheckpoint(name, "pieces of sharded tensors of a worker that had to write none")
             self._parts[member] = part
         return self._parts[member]
-
-    def parts(self) -> list[Part]:
-        return [self.part(member) for member in self._refs]
 
     def check_whole(self) -> list[Part]:
         """Makes sure that the parts make up every value exactly once; returns those that hold any."""
@@ -215,7 +226,7 @@ class Reading:
         assembly = Assembly(self._directory, whole, self._wanted)
         mirrored = assembly.mirrored
         if self._share is not None:
-            files = [(entry, assembly.places(entry.name)) for entry in mirrored]
+            files = [(entry, partial(assembly.places, entry.name)) for entry in mirrored]
             self._exchange = Exchange(self._directory, files, *self._share)
             mirrored = [entry for entry, _ in self._exchange.own]
         locals_ = [(part.member, entry) for part in parts for entry in part.files if entry.name == part.local]

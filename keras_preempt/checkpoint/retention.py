@@ -62,7 +62,6 @@ class Retention:
         return f"{stay}, and the first of every {period}"
 
     def to_json(self) -> dict[str, Any]:
-        """Returns it as JSON data."""
         every = self.keep_every
         return {
             "max_to_keep": self.max_to_keep,

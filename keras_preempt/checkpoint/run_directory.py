@@ -50,11 +50,6 @@ def read_run(store: Store) -> dict[str, Any]:
     return run
 
 
-def is_empty(store: Store) -> bool:
-    """Whether there is nothing yet: no directory, or nothing in it."""
-    return not store.children("")
-
-
 def _what_it_is(store: Store) -> str:
     url = store.url
     if store.path is not None and not store.path.is_dir():

@@ -149,7 +149,32 @@ def stream(tensors: Mapping[str, Array]) -> Iterator[Bytes]:
         )
     # Largest elements first, so that every tensor is aligned to its element size in the file.
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
-    return _chunks(_header(ordered), ordered)
+    fields = {}
+    end = 0
+    for key, array in ordered:
+        begin, end = end, end + array.nbytes
+        fields[key] = {
+            "dtype": code_of(array.dtype.name),
+            "shape": list(array.shape),
+            "data_offsets": [begin, end],
+        }
+    header = json.dumps(fields, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    if len(header) > LARGEST_HEADER:
+        raise ValueError(
+            f"Expected names and shapes of up to {LARGEST_HEADER} bytes in one file. Received: {len(header)} "
+            "bytes. Shorten the names of the variables."
+        )
+
+    def chunks() -> Iterator[Bytes]:
+        yield np.frombuffer(len(header).to_bytes(8, "little") + header, np.uint8)
+        for _, array in ordered:
+            little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+            flat = little.reshape(-1).view(np.uint8)
+            for start in range(0, len(flat), PIECE):
+                yield flat[start : start + PIECE]
+
+    return chunks()
 
 
 class Filling:
@@ -235,7 +260,7 @@ def verify_file(
     with file:
         stored = _filled(file, _read_header(file.name, entry.size))
         check(stored)
-        buffer = np.empty(min(PIECE, file.left), np.uint8)
+        buffer = np.empty(min(PIECE, entry.size - file.taken), np.uint8)
         for tensor in stored:
             left = Value(tensor.key, tensor.dtype, tensor.shape).nbytes
             while left:
@@ -254,32 +279,3 @@ def _filled(file: CheckedFile, buffers: Generator[Bytes, None, list[StoredTensor
         except StopIteration as over:
             stored: list[StoredTensor] = over.value
             return stored
-
-
-def _header(ordered: list[tuple[str, Array]]) -> bytes:
-    fields = {}
-    end = 0
-    for key, array in ordered:
-        begin, end = end, end + array.nbytes
-        fields[key] = {
-            "dtype": code_of(array.dtype.name),
-            "shape": list(array.shape),
-            "data_offsets": [begin, end],
-        }
-    text = json.dumps(fields, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    if len(text) > LARGEST_HEADER:
-        raise ValueError(
-            f"Expected names and shapes of up to {LARGEST_HEADER} bytes in one file. Received: {len(text)} "
-            "bytes. Shorten the names of the variables."
-        )
-    return len(text).to_bytes(8, "little") + text
-
-
-def _chunks(header: bytes, ordered: list[tuple[str, Array]]) -> Iterator[Bytes]:
-    yield np.frombuffer(header, np.uint8)
-    for _, array in ordered:
-        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-        flat = little.reshape(-1).view(np.uint8)
-        for start in range(0, len(flat), PIECE):
-            yield flat[start : start + PIECE]

@@ -57,16 +57,11 @@ class Tidying:
     cannot be read stays, and does not count; so does everything that no save has written. One that lacks a part list
     does not count either.
 
-    Args:
-        store: The run's directory.
-        retention: What stays.
-        incarnation: The caller's own.
-        check: Called before each look and each removal; what it raises ends the tidying, with a valid directory left.
+    `check` is called before each look and each removal; what it raises ends the tidying. All methods may raise
+    `StoreUnavailable`. A valid directory is left in any case.
 
     Attributes:
         restored: The checkpoint that this start continues from; it stays until this start has committed one.
-
-    All methods may raise `StoreUnavailable`; what is left then is a valid directory.
     """
 
     def __init__(

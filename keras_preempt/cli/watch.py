@@ -15,7 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 from keras_preempt.checkpoint.errors import ForeignDirectory, StoreUnavailable, one_line
-from keras_preempt.checkpoint.run_directory import is_empty
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.process.words import counted
@@ -97,7 +96,7 @@ class Watch:
             except NoEvents:
                 waits_for = "the run has no events yet"
             except ForeignDirectory:
-                if not is_empty(self._store):
+                if self._store.children(""):
                     raise
                 waits_for = "there is nothing yet"
             self._seen = True

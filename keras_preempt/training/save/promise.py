@@ -71,15 +71,12 @@ class Promise:
     condition: str
     how: str
 
-    @property
-    def is_certain(self) -> bool:
-        return not any(doubt.certain for doubt in self.doubts)
-
     def __str__(self) -> str:
         if not self.doubts:
             exactly = f"exact if {self.condition}" if self.condition else "bit-identical"
             return f"After a preemption: {exactly}; the input continues {self.how}."
-        begin = "After a preemption" if self.is_certain else "NOT exact after a preemption"
+        certain = any(doubt.certain for doubt in self.doubts)
+        begin = "NOT exact after a preemption" if certain else "After a preemption"
         listed = "; ".join(str(doubt) for doubt in sorted(self.doubts, key=lambda doubt: not doubt.certain))
         condition = f" (and if {self.condition})" if self.condition else ""
         return f"{begin}: exact except{condition}: {listed}."
