@@ -22,7 +22,7 @@ __all__ = ["_nothing_is_left"]
 @pytest.fixture
 def on_remote_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     here = Place(workers=RemoteWorkers((("worker", 2),)))
-    monkeypatch.setattr(handler_module, "join", lambda resolver: (here, LocalCoordinator()))
+    monkeypatch.setattr(handler_module, "join_loop", lambda resolver: (here, LocalCoordinator()))
 
 
 def preemption_of(task: str) -> tf.errors.AbortedError:
