@@ -196,7 +196,7 @@ def main() -> None:
         run = Run(folder, args.strategy, args.place, Path(folder).name.startswith(PLAIN), strike)
         import keras
 
-        from keras_preempt.training.save.snapshot_schedule import SnapshotSchedule
+        from keras_preempt.training.save.snapshots import SnapshotSchedule
 
         # The few steps of a way would be over before a snapshot of the input is due by the clock.
         SnapshotSchedule.left = property(lambda schedule: 0.0)  # type: ignore[assignment]

@@ -26,7 +26,7 @@ from keras_preempt import PreemptionCallback, enable_multi_worker_fit
 from keras_preempt.backend.tensorflow.coordination import ServiceCoordinator
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.report.events import EventLog
-from keras_preempt.training.save.snapshot_schedule import SnapshotSchedule
+from keras_preempt.training.save.snapshots import SnapshotSchedule
 from tests.fits import Doing
 
 FEW, MANY = 20, 80

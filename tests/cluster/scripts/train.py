@@ -53,7 +53,7 @@ from marks import MEMBER, Marks  # noqa: E402
 
 import keras_preempt  # noqa: E402
 from keras_preempt.backend.tensorflow.backend import TensorFlowBackend  # noqa: E402
-from keras_preempt.training.save.snapshot_schedule import SnapshotSchedule  # noqa: E402
+from keras_preempt.training.save.snapshots import SnapshotSchedule  # noqa: E402
 from tests.fits import untuned  # noqa: E402
 
 if ARGS.no_snapshots:
