@@ -1,4 +1,4 @@
-"""An attempt to save a checkpoint, as all workers that take part in it know it."""
+"""An attempt to save a checkpoint: the same on every worker that takes part."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keras_preempt.checkpoint.values import Box, Value
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One attempt to save a checkpoint: what all workers that take part in it know alike.
+    """One attempt to save a checkpoint: what all workers that take part agree on.
 
     Attributes:
         step: Training steps done.

@@ -173,9 +173,7 @@ class Requests:
     def saved(self, captured_at: float, name: str | None) -> None:
         """A save has ended, in any thread: it answers a request that was taken before its state was captured.
 
-        Args:
-            captured_at: When that was, in monotonic seconds.
-            name: The folder of the checkpoint; None if there is none.
+        That was at `captured_at`, in monotonic seconds; `name` is the folder of the checkpoint, None if there is none.
         """
         with self._changed:
             pending = self._pending

@@ -72,21 +72,13 @@ class Saved:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What one worker writes of a checkpoint, on the host.
-
-    Attributes:
-        attempt: The checkpoint.
-        share: What this worker writes.
-        began_at: When training stopped for this save, in seconds since 1970; None if it did not.
-        ready_at: When everything was on the host.
-        background: Whether training went on then.
-    """
+    """What one worker writes of a checkpoint, on the host; times are in seconds since 1970."""
 
     attempt: Attempt
     share: WorkerShare
-    began_at: float | None = None
-    ready_at: float | None = None
-    background: bool = False
+    began_at: float | None = None  # When training stopped for this save; None if it did not.
+    ready_at: float | None = None  # When everything was on the host.
+    background: bool = False  # Whether training went on then.
 
     @property
     def times(self) -> dict[str, object]:
@@ -127,10 +119,10 @@ class Saver:
         incarnation: The number of this start.
         tidier: Removes what a save makes superfluous.
         events: Where to write what happened.
-        coordinator: Numbers the workers, and knows which of them are gone.
-        patience: Returns the seconds from now for which a save may wait for other workers at most, so that this one can
-            still write everything by itself before its machine goes; None if that time is not known. Asked again and
-            again while a save waits, since a notice may come meanwhile.
+        coordinator: Numbers the workers, and knows which of them are gone; None for one process.
+        patience: Returns for how many seconds from now a save may wait for other workers, so that this one can still
+            write everything by itself before its machine goes; None if that is not known. It is asked repeatedly, since
+            a notice may come while a save waits.
 
     Attributes:
         on_commit: Called as on_commit(step, seconds_training_was_stopped).
@@ -180,7 +172,7 @@ class Saver:
             plan: Which workers write what.
             position: Where the main thread stands; the same on every worker.
             content: What to write beside the variables.
-            copy: Whether training goes on before `write` is through.
+            copy: Whether training goes on before `write` has ended.
             began_at: When training stopped for this save, in seconds since 1970.
             gone: Workers that have turned out to be gone, so that other holders write their pieces of divided values.
 
@@ -234,7 +226,7 @@ class Saver:
         Args:
             save: From `prepare`.
             cancelled: Whether to give up: asked between two files and while others are waited for.
-            shown: Shows how much is written. None: only what training waits for, no bar in the middle of Keras'.
+            shown: Shows how much is written. None: a bar if training waits, which cannot get between Keras' own.
             awaited: Whether training waits for this save. Until it does, a notice that comes does not cut the save.
             on_written: Called with the seconds that it took to write this worker's part, before others are waited for.
             alone: Whether to wait for nobody: the time for that is used up.

@@ -57,9 +57,8 @@ class Saves:
         self.after_start: Callable[[bool], None] = lambda wait: None
         self.on_capture: Callable[[], None] = lambda: None
         self.on_saved: Callable[[float, str | None], None] = lambda captured_at, name: None
-        self._final_save_pending = (
-            False  # The save at a notice, after which training goes on, is not committed.
-        )
+        # Whether training goes on after a notice, and the save that was made at it is not committed yet.
+        self._final_save_pending = False
 
     def begin(self, position: Position | None) -> None:
         """The fit begins at `position`: there is nothing to save until it is further."""
@@ -72,9 +71,7 @@ class Saves:
         `given_up` says whether the save can no longer be completed; it is asked while others are waited for.
         """
         began = time.time()
-        finishing = (
-            position.phase == "end"
-        )  # The end is always saved as such, whichever worker called the round.
+        finishing = position.phase == "end"  # It is saved as the end, whichever worker called the round.
         if self._session.resuming and not finishing:
             return self._nothing_trained()
         busy = self._background.busy
@@ -122,7 +119,7 @@ class Saves:
         Each call removes at least one writer, so this ends.
         """
         gone.update(late)
-        if gone.isdisjoint(plan.writers):  # They only had to write pieces of sharded variables.
+        if gone.isdisjoint(plan.writers):  # They only had to write pieces of divided values.
             return plan
         plan = without(plan, sorted(gone), self._everyone, self.saver.member)
         logger.warning(
@@ -270,12 +267,7 @@ class Saves:
 
 
 class BackgroundSave:
-    """The save in flight, if there is one.
-
-    Attributes:
-        last: The outcome of the save that ended last; None before the first.
-        position: The position of the save that began last; None before the first.
-    """
+    """The save in flight, if any: the outcome of the `last` that ended, and the `position` of the last begun."""
 
     def __init__(self) -> None:
         self.last: Saved | None = None
@@ -292,8 +284,8 @@ class BackgroundSave:
     ) -> None:
         """Begins a save, after the one in flight has ended.
 
-        `write` makes the save, and is given a function that says whether to give up. `waits` is called if training
-        waits for it here, because no thread could be started.
+        `write` makes it, and is given a function that says whether to give up. `waits` is called if training waits for
+        it here, because no thread could be started.
         """
         self.wait()
         self.position = position

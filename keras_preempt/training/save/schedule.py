@@ -40,7 +40,7 @@ class Schedule:
         return self.epochs and position.phase == "epoch" and position.epoch > (saved.epoch if saved else 0)
 
     def ahead(self, steps_per_execution: int) -> int | None:
-        """How many training steps can be done after the newest save that is over; None where steps do not decide.
+        """Returns the most training steps that are done since the last completed save; None if steps do not decide.
 
         One save may be going on in the background; the one that is due after it waits for it.
         """
@@ -81,7 +81,7 @@ def schedule_of(save_every: object) -> Schedule:
 
 
 def schedule_from_text(text: str) -> Schedule:
-    """The same of a text; digits alone are a number of steps."""
+    """Turns a text into a schedule; digits alone are a number of steps."""
     return schedule_from(int(text) if text.isascii() and text.isdigit() else text)
 
 

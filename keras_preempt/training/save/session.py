@@ -141,9 +141,9 @@ class Session:
         return promise(data, self.shuffles, step, unsaved, set_by_callbacks)
 
     def validation_ended(self) -> None:
-        """A validation has ended; of the first one it is looked at what its step draws.
+        """A validation has ended; after the first one, looks at what its step draws.
 
-        Only then does Keras have a trace of it, and to trace it earlier would make what Keras makes later.
+        Only then does Keras have a trace of it; to trace it earlier would create what Keras creates later.
         """
         if self._validation_seen or self._member != 0:
             return

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import deque
 
 _LATEST = 8
-"""More than the steps whose ends may be told at once, and in another order, on a backend that runs ahead."""
+"""More steps than a backend that runs ahead may report at once, and out of order."""
 
 
 class StepCount:
     """The steps of a fit, of a model that had done some; an epoch has `in_epoch` batches, if that is known.
 
     Attributes:
-        ended: What Keras says as the number of a batch in its epoch, for the latest steps that have ended.
+        ended: The numbers, in their epoch, of the batches that Keras has reported last as done.
     """
 
     def __init__(self, done: int, per_execution: int = 1, in_epoch: int | None = None) -> None:
@@ -36,11 +36,10 @@ class StepCount:
         return self._done + max(0, steps)
 
     def before(self, batch: int) -> int:
-        """The steps that are done before a batch of this epoch."""
+        """Returns how many steps are done before a batch of this epoch."""
         return self._done + batch - self._batch
 
     def epoch_is_over(self) -> None:
-        """No step of this epoch is left."""
         self._done, self._batch = self.done, 0
         self.ended.clear()
 

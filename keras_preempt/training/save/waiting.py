@@ -73,12 +73,12 @@ class Wait:
         self._until = math.inf
 
     def begin(self) -> None:
-        """This worker's part is written; what it knew of its deadline before that counts from now on."""
+        """This worker's part is written: a limit that was known before counts from now on."""
         if self._at_first is not None:
             self._until = time.monotonic() + self._at_first
 
     def left(self) -> float:
-        """Seconds; infinite without a limit. The earliest limit that was ever known counts."""
+        """Returns the seconds left, infinite without a limit; the earliest limit that was ever known counts."""
         now = time.monotonic()
         patience = self._patience() if self._awaited() else None
         if patience is not None:
@@ -90,10 +90,10 @@ class Wait:
 
 
 def tried_again(call: Callable[[int], Result], patience: Callable[[], float | None]) -> Result:
-    """Makes a call, and again, if the file system has failed it and there is time: one error may be all there is.
+    """Makes a call; repeats it after the file system has failed it, if there is time, since the error may be temporary.
 
     The call is given how often it was tried before. `patience` returns for how many seconds it may wait; None for no
-    limit. Raises what the last call has raised.
+    limit.
     """
     for tries, pause in enumerate(PAUSES):
         try:
