@@ -53,7 +53,7 @@ class Pace:
     # -- The main thread --------------------------------------------------------------------------------
 
     def enter(self, entered: int) -> bool:
-        """The main thread looks closer at the `entered`-th boundary; returns whether it came more slowly than any before."""
+        """The main thread looks closer at the `entered`-th boundary; returns whether it was the slowest to come."""
         if self._left is None:
             return False
         began, number = self._left
