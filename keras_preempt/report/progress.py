@@ -36,7 +36,6 @@ Step = Callable[..., None]
 """Called from any thread with how much was done since the last call, by default 1."""
 
 
-@contextmanager
 def progress(
     task: str,
     total: int,
@@ -45,18 +44,14 @@ def progress(
     scale: int = 1,
     clock: Callable[[], float] = time.monotonic,
     console: Console | None = None,
-) -> Iterator[Step]:
+) -> AbstractContextManager[Step]:
     """Shows the progress of the block in which a `task` such as "Replaying the input" is done.
 
     Yields a function to call after each piece, with how much of `total` was done since the last call. A negative number
     takes back what has to be done again. Several threads may call it at once. `scale` of what is counted make one
     `unit`, such as 2**20 bytes a MiB. A bar is drawn on `console`, by default standard error, if that is a terminal.
     """
-    shown = _Shown(task, total, unit, scale, clock, console)
-    try:
-        yield shown.step
-    finally:
-        shown.end()
+    return _Shown(task, total, unit, scale, clock, console)
 
 
 def transfer(task: str, total: int) -> AbstractContextManager[Step]:
@@ -71,18 +66,14 @@ class InBackground:
         self._waited_for = False
         self._shown: _Shown | None = None
 
-    @contextmanager
-    def transfer(self, task: str, total: int) -> Iterator[Step]:
+    def transfer(self, task: str, total: int) -> AbstractContextManager[Step]:
         """Like `transfer`; called in the thread that works."""
         shown = _Shown(task, total, "MiB", MIB, patience=_NEVER)
         # Set before `_waited_for` is read, as `waited_for` sets that before it reads this: one of them sees the other.
         self._shown = shown
         if self._waited_for:
             shown.reveal()
-        try:
-            yield shown.step
-        finally:
-            shown.end()
+        return shown
 
     @contextmanager
     def waited_for(self) -> Iterator[None]:
@@ -97,7 +88,7 @@ class InBackground:
                 self._shown.end()
 
 
-class _Shown:
+class _Shown(AbstractContextManager[Step]):
     def __init__(
         self,
         task: str,
@@ -118,6 +109,12 @@ class _Shown:
         self._bar: Progress | None = None
         # Several threads count, and there is one bar.
         self._lock = threading.Lock()
+
+    def __enter__(self) -> Step:
+        return self.step
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
 
     def step(self, count: int = 1) -> None:
         with self._lock:
