@@ -140,7 +140,7 @@ def record_exits(
             store.deadline = time.monotonic() + _RECORD_SECONDS
             try:
                 if store.children(EVENTS):  # Otherwise somebody has removed the directory meanwhile.
-                    store.create(events.launcher_log_name(incarnation), b"".join(told))
+                    store.create(events.log_name(incarnation, None), b"".join(told))
             finally:
                 store.close()
         except (CheckpointError, OSError, ValueError) as error:

@@ -147,13 +147,9 @@ def line(kind: str, moment: float, member: int, **fields: object) -> bytes:
     return (json.dumps(record, separators=(",", ":")) + "\n").encode()
 
 
-def log_name(incarnation: int, member: int) -> str:
-    return f"{EVENTS}/{incarnation:05d}.w{member:05d}.jsonl"
-
-
-def launcher_log_name(incarnation: int) -> str:
-    """The log in which the launcher records how the workers of a start ended."""
-    return f"{EVENTS}/{incarnation:05d}.launcher.jsonl"
+def log_name(incarnation: int, member: int | None) -> str:
+    """The log of a worker; None: that of the launcher, in which it records how the workers of a start ended."""
+    return f"{EVENTS}/{incarnation:05d}.{'launcher' if member is None else f'w{member:05d}'}.jsonl"
 
 
 class LogName(NamedTuple):

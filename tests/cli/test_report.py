@@ -37,7 +37,7 @@ def logs_of(story: Story) -> dict[str, bytes]:
         told = {key: value for key, value in event.items() if key not in known}
         number, member = event["incarnation"], event["member"]
         launcher = event["event"] == "gone"
-        name = events.launcher_log_name(number) if launcher else events.log_name(number, member)
+        name = events.log_name(number, None if launcher else member)
         logs[name] = logs.get(name, b"") + events.line(event["event"], event["time"], member, **told)
     return logs
 

@@ -87,7 +87,7 @@ def test_a_removed_directory_is_not_created_again(status_dir: Path, tmp_path: Pa
 def test_a_record_that_cannot_be_written_is_one_line_and_no_error(status_dir: Path, tmp_path: Path) -> None:
     directory = tmp_path / "run"
     begin(str(directory), 0)
-    name = events.launcher_log_name(3)
+    name = events.log_name(3, None)
     (directory / name).write_text("")
     said: list[str] = []
     record_exits(status_dir, [WorkerExit(0, 0, time.monotonic())], said.append)
