@@ -60,7 +60,7 @@ def restore(way: str, handshake: Handshake) -> Loaded | None:
         "read",
         info.directory,
         lambda: read_share(info, own),
-        lambda share: share.plan,
+        lambda share: share.reading.plan,
     )
     return share and handshake.agree("exchange", info.directory, share.exchange)[0]
 
