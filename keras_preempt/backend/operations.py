@@ -19,40 +19,33 @@ class Does(enum.Enum):
 class Ingredient:
     """A dataset of an input pipeline, or an operation of a function in it.
 
-    Attributes:
-        name: TensorFlow's name for it, such as "ShuffleDataset", "RandomUniform" or "EagerPyFunc".
-        where: The user's line that made it, such as "augment (train.py:34)", or the name of the function that it is
-            part of; empty for a dataset of the pipeline itself.
-        does: What it does that a restart may not repeat; None for nothing of the kind.
-        seeded: Whether it has a seed; None if it takes none.
-        ordered: Whether it hands out its elements in a fixed order.
-        parallel: Whether the function is called for several elements at a time.
-        code: The Python function that it runs, as TensorFlow keeps it; None if it runs none, or that is unknown.
+    `where` is the user's line that made it, such as "augment (train.py:34)", or the name of the function that it is in;
+    empty for a dataset of the pipeline itself.
     """
 
-    name: str
+    name: str  # Of TensorFlow, such as "ShuffleDataset", "RandomUniform" or "EagerPyFunc".
     where: str
-    does: Does | None
-    seeded: bool | None
-    ordered: bool
-    parallel: bool = False
-    code: Any = None
+    does: Does | None  # What a restart may not repeat.
+    seeded: bool | None  # None if it takes no seed.
+    ordered: bool  # Whether it gives its elements in a fixed order.
+    parallel: bool = False  # Whether the function is called for several elements at a time.
+    code: Any = (
+        None  # The Python function that it runs, as TensorFlow keeps it; None for none, or if unknown.
+    )
 
 
 @dataclass(frozen=True)
 class RandomOperation:
     """An operation of a training or validation step that draws from a state outside the variables of the model.
 
-    Attributes:
-        kind: TensorFlow's name for it, such as "RandomStandardNormal", "RngReadAndSkip" or "EagerPyFunc".
-        where: The user's line that made it, such as "train_step (train.py:34)", or the layers that it is in.
-        seeded: Whether it has a seed of its own or a global one, though its sequence starts over in every process. True
-            for a generator's operation, whose state is a variable.
-        resource: For an operation on a `tf.random.Generator`: the handle of its state, which `ModelState.holds` knows
-            if it is saved; else None.
+    `seeded`: it has a seed of its own or a global one, though its sequence starts over in every process; True for a
+    generator's operation, whose state is a variable. `resource`: the handle of the state of a `tf.random.Generator`,
+    which `ModelState.holds` knows if it is saved.
     """
 
-    kind: str
-    where: str
+    kind: str  # TensorFlow's name for it, such as "RandomStandardNormal", "RngReadAndSkip" or "EagerPyFunc".
+    where: (
+        str  # The user's line that made it, such as "train_step (train.py:34)", or the layers that it is in.
+    )
     seeded: bool = False
     resource: Any = None

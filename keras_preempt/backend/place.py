@@ -18,15 +18,10 @@ Jobs = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True)
 class RemoteWorkers:
-    """The workers on which a coordinating process runs its training, as with TPUStrategy.
+    """The workers on which a coordinating process runs its training, as with TPUStrategy."""
 
-    Attributes:
-        jobs: Their jobs; empty if this process runs everything itself.
-        are_gone: Returns whether the tasks of these jobs are gone, or at least the one that hosts the coordination
-            service.
-    """
-
-    jobs: Jobs = ()
+    jobs: Jobs = ()  # Their jobs; empty if this process runs everything itself.
+    # Whether their tasks are gone, or at least the one that hosts the coordination service.
     are_gone: Callable[[Jobs], bool] = field(default=lambda jobs: not jobs, compare=False, repr=False)
 
     def __bool__(self) -> bool:
@@ -36,15 +31,9 @@ class RemoteWorkers:
         return sum(tasks for _, tasks in self.jobs)
 
     def wait_until_gone(self, timeout: float | None = None) -> bool:
-        """Waits until the workers are gone, or at least the one that hosts the coordination service.
+        """Waits until `are_gone`; returns whether they are. The timeout is in seconds, None for no limit.
 
-        With that one goes what the others knew of each other: none of them can be trained on after that.
-
-        Args:
-            timeout: In seconds; None for no limit.
-
-        Returns:
-            Whether they are gone.
+        Without the worker that hosts the coordination service, training cannot continue on the others.
         """
         if not self.jobs:
             return True
@@ -53,82 +42,54 @@ class RemoteWorkers:
             left = LOOK_SECONDS if limit is None else limit - time.monotonic()
             if left <= 0:
                 return False
-            # Nothing reports it: the process that would, the host of the service, is the one that goes.
+            # Polled, since the process that would report it, the host of the service, is the one that goes.
             time.sleep(min(left, LOOK_SECONDS))
         return True
 
 
 NO_WORKERS = RemoteWorkers()
-"""Those of a process that runs everything itself."""
+"""For a process that runs everything itself."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A process in its job.
+    """A process in its job."""
 
-    Attributes:
-        member: Its index, from 0; the chief, or else worker 0, is 0 and hosts the coordination service.
-        members: The number of processes.
-        task: The name of its task, such as "/job:worker/task:1"; empty for one process.
-        jobs: The jobs that the processes are the tasks of, in their order, each with its number of tasks.
-        workers: The remote workers that it computes on; none unless it coordinates some, as with TPUStrategy.
-        joins: Whether its strategy makes several workers train together, also if there is only one.
-    """
-
-    member: int = 0
+    member: int = 0  # Its index; the chief, or else worker 0, is 0 and hosts the coordination service.
     members: int = 1
-    task: str = ""
-    jobs: Jobs = ()
-    workers: RemoteWorkers = NO_WORKERS
-    joins: bool = False
+    task: str = ""  # Such as "/job:worker/task:1"; empty if there is only one process.
+    jobs: Jobs = ()  # The processes are their tasks, in their order.
+    workers: RemoteWorkers = NO_WORKERS  # Those that it coordinates and computes on, as with TPUStrategy.
+    joins: bool = (
+        False  # Whether its strategy makes several workers train together, even if there is only one.
+    )
 
 
 @dataclass(frozen=True)
 class Job:
-    """Processes that the backend's runtime has connected, whether or not they train one model.
+    """Processes that the backend's runtime has connected, whether or not they train one model."""
 
-    Attributes:
-        process: The index of this one.
-        processes: How many there are.
-        name: Tells this start of the job from others; the same in all of its processes.
-    """
-
-    process: int
-    processes: int
-    name: str
+    process: int  # The index of this one.
+    processes: int  # How many there are.
+    name: str  # Of this start of the job; the same in all of its processes.
 
 
 @dataclass(frozen=True)
 class JobSource:
-    """How a process knows of the other workers of its job.
+    """How a process knows of the other workers of its job, in words."""
 
-    Attributes:
-        by: Who says that there are others, with its verb.
-        source: The same as a noun.
-        to_join: How a script has the workers train one model.
-        number: What is different in each worker.
-    """
-
-    by: str
-    source: str
-    to_join: str
-    number: str
+    by: str  # What names them, with its verb, such as "TF_CONFIG names".
+    source: str  # The same as a noun.
+    to_join: str  # How a script makes the workers train one model.
+    number: str  # What differs between the workers.
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The job of a worker that trains a model of its own.
+    """The job of a worker that trains a model of its own."""
 
-    Attributes:
-        task: Which worker this is, such as "worker 1".
-        members: How many training workers there are.
-        job: Tells this job from others.
-        strategy: What the model was made under, in words.
-        source: How this worker knows of the others.
-    """
-
-    task: str
-    members: int
-    job: str
-    strategy: str
+    task: str  # Which worker this is, such as "worker 1".
+    members: int  # How many training workers there are.
+    job: str  # Identifies the job.
+    strategy: str  # What the model was made under, in words.
     source: JobSource

@@ -1,4 +1,4 @@
-"""Which code is the user's own, and what it refers to. Objects are looked at without asking them."""
+"""Which code is the user's own, and what it refers to. No code of the objects themselves is called."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def is_of_keras(kind: type) -> bool:
 
 
 def is_a(value: Any, *kinds: type) -> bool:
-    """Like isinstance; a stand-in for another object, which would load it, is not asked for its `__class__`."""
+    """Like isinstance, but does not ask for `__class__`, which may load what a stand-in stands for."""
     return issubclass(type(value), kinds)
 
 
 def attributes(value: Any) -> Mapping[str, Any]:
-    """Returns the attributes of an object without asking it."""
+    """Returns the attributes of an object without calling its code."""
     try:
         found = object.__getattribute__(value, "__dict__")
     except AttributeError:

@@ -1,7 +1,7 @@
 """The batches that Keras makes of arrays on JAX, from a later batch on.
 
-Keras draws the order of an epoch from NumPy's global random state, when the first batch is drawn. With the state of
-that moment the order can be drawn again, and the batches before a certain one left out without taking a sample.
+Keras draws the order of an epoch from NumPy's global random state when the first batch is drawn. From the same state
+the order can be drawn again, and the first batches left out without taking a sample.
 
 Verified with Keras 3.15.1; tests/backend/jax/test_array_batches.py has the canaries.
 """
@@ -22,9 +22,9 @@ def is_of_arrays(adapter: Any) -> bool:
 
 @contextlib.contextmanager
 def beginning_at(adapter: Any, batch: int, order: Any) -> Iterator[None]:
-    """Has the adapter's next iterator begin at a batch, as long as the block lasts.
+    """Makes the adapter's next iterator begin at a batch, for the duration of the block.
 
-    The order is drawn from `order`, a random state of NumPy's. What NumPy draws from does not change.
+    The order is drawn from `order`, a random state of NumPy's; NumPy's present state does not change.
     """
     present = np.random.get_state()
     np.random.set_state(order)

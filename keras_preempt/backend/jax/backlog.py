@@ -1,8 +1,8 @@
-"""A bound to how far the host runs ahead of the device.
+"""Limits how far the host runs ahead of the device.
 
 JAX returns from a step before it is computed, so Keras can queue seconds of steps. A notice would have to wait for all
-of them, and a grace period may be shorter. Waiting for an earlier step costs nothing as long as the device has others
-to compute.
+of them, and a grace period may be shorter. Waiting for an earlier step costs nothing while the device has others to
+compute.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WINDOW = 2
 
 
 def bound(model: Any) -> Callable[[], None]:
-    """Bounds the steps that a running fit of a model queues; returns what ends that."""
+    """Limits the steps that a running fit of a model queues; returns a function that ends that."""
     original = model.train_function
     queued: deque[Any] = deque()
 
@@ -40,7 +40,7 @@ def bound(model: Any) -> Callable[[], None]:
 
 
 def _wait_for(logs: Any) -> None:
-    # All results of a step are ready at the same time: to ask one of them takes a fraction of asking all.
+    # All results of a step are ready at the same time: asking one takes a fraction of the time.
     for value in logs.values() if type(logs) is dict else ():
         if (wait := getattr(value, "block_until_ready", None)) is not None:
             wait()

@@ -3,8 +3,8 @@
 Costs, measured with JAX 0.10.2: an insert or a read takes 0.1 to 0.2 ms on one host, a waiting reader wakes after 2 ms.
 A blocking read releases Python's lock. Errors are all of one type and are distinguished by how their text begins.
 
-It cannot put the collectives of other processes into an error, and does not say which of these are gone.
-`ErrorWatch` of `keras_preempt.training.leave.propagation` makes up for the first.
+It can neither end the collectives of other processes with an error, for which there is `ErrorWatch` of
+`keras_preempt.training.leave.propagation`, nor say which of them are gone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from keras_preempt.agreement.coordinator import ABORTED, CoordinationLost, Coord
 from keras_preempt.backend.jax import distributed
 
 LONGEST_WAIT = 24 * 3600.0
-"""Seconds that one read waits; a wait without a limit is made of several."""
+"""Seconds that one read waits at most; longer waits are several reads."""
 
 
 class JaxCoordinator:

@@ -34,14 +34,14 @@ FINISH_SECONDS = 300.0
 """How long a process that has finished waits for the others, as JAX does by default."""
 
 LAST_SECONDS = 8.0
-"""How long process 0 waits at its end for others of a job that has failed: they learn of it, and end by themselves."""
+"""How long process 0 waits at its end for the others if the job has failed: they notice, and end on their own."""
 
 LAST_OF_SAVED_SECONDS = 18.0
-"""The same where all have saved, and one of them does not come to its end: it is ended after as many seconds."""
+"""The same if all have saved, but one of them does not end: it is ended after as many seconds."""
 
 _END_SECONDS = 5.0
-"""How long Python may take to end after its exit functions: 0.7 to 1 s was measured, and 3.6 s where three times as
-many programs as processors were at work. Process 0 cannot know when the others have ended."""
+"""How long Python may take to end after its exit functions: 0.7 to 1 s was measured, and 3.6 s with three times as many
+busy programs as processors. Process 0 cannot know when the others have ended."""
 
 _LEFT = "keras_preempt/left"
 _NAME = "keras_preempt/name"
@@ -95,28 +95,28 @@ def name_of_job() -> str:
 
 
 def leave_alone() -> None:
-    """Has this process end without the others.
+    """Makes this process end without the others.
 
-    At its end JAX waits until all processes have come to theirs, for minutes. A process that has failed, or that has
-    lost another one, would keep them from ending, and would end with SIGABRT itself.
+    When a process ends, JAX waits minutes until all end. A process that has failed, or has lost another one, would keep
+    the others from ending, and would end with SIGABRT itself.
     """
     state = _state()
     for name in _HELD:
         held = getattr(state, name)
         if held is not None:
-            # Kept for ever: to drop it would wait as well.
+            # Kept for ever: dropping it would wait as well.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
             setattr(state, name, None)
 
 
 def leave_alone_at_the_end() -> None:
-    """Has this process end without the others, unless it trains again before that; process 0 after them."""
+    """Makes this process end without the others, process 0 after them; training again takes it back."""
     atexit.unregister(_leave_one_by_one)
     atexit.register(_leave_one_by_one)
 
 
 def announce_end() -> None:
-    """Says that this process is about to end, if it is not process 0, which waits for that."""
+    """Tells process 0, which waits for it, that this process is about to end."""
     state = _state()
     if state.client is not None and state.process_id:
         with contextlib.suppress(jax.errors.JaxRuntimeError):
@@ -124,10 +124,9 @@ def announce_end() -> None:
 
 
 def leave_one_after_the_other(seconds: float | None = None) -> None:
-    """Waits in process 0 until the others are about to end, for a few seconds; in these, says that they are.
+    """Waits in process 0, by default for `LAST_SECONDS`, until the others are about to end; these say that they are.
 
-    With process 0 goes the service, and JAX ends every process that is still connected to it with SIGABRT. By default
-    it waits for `LAST_SECONDS`.
+    Process 0 takes the service with it, and JAX ends every process that is still connected with SIGABRT.
     """
     state = _state()
     found = state.client
@@ -155,8 +154,8 @@ def _leave_one_by_one() -> None:
 def early_notice(timeout: float = 0.0) -> str | None:
     """Returns when JAX's own handler has caught a SIGTERM of a process of this job; None if it has caught none.
 
-    It is installed by `jax.distributed.initialize`, and catches what comes before a fit listens. JAX reports a signal
-    up to a second after it came.
+    `jax.distributed.initialize` installs it, so it catches what comes before a fit listens. JAX reports a signal up to
+    a second later.
     """
     found = client()
     if found is None:
@@ -165,17 +164,15 @@ def early_notice(timeout: float = 0.0) -> str | None:
         if timeout:
             return str(found.blocking_key_value_get(NOTICE_KEY, max(1, round(timeout * 1000))))
         return str(found.key_value_try_get(NOTICE_KEY))
-    except (
-        jax.errors.JaxRuntimeError
-    ):  # It is not there, or the service is gone, which training will find out.
+    except jax.errors.JaxRuntimeError:  # No notice; or the service is gone, which training will find out.
         return None
 
 
 def leave_in_order() -> None:
-    """Has this process, whenever it ends well, leave the job in an order that JAX itself does not keep.
+    """Makes this process, if it ends well, leave the job in an order that JAX itself does not keep.
 
-    With `jax_enable_recoverability` no process waits for the others at its end. Where process 0 is the first to end, it
-    takes the service with it, and JAX ends all others with SIGABRT.
+    With `jax_enable_recoverability` no process waits for the others at its end. If process 0 ends first, it takes the
+    service with it, and JAX ends all others with SIGABRT.
     """
     atexit.unregister(_leave_one_by_one)
     atexit.unregister(_leave_soon)
@@ -185,9 +182,9 @@ def leave_in_order() -> None:
 
 
 def leave_service_last() -> None:
-    """Has process 0 end after the others, where each trains a model of its own and does not wait.
+    """Makes process 0 end after the others, where each trains a model of its own and does not wait.
 
-    As in `leave_in_order`, that matters with `jax_enable_recoverability`. Without it JAX itself waits, for minutes.
+    As in `leave_in_order`, this matters with `jax_enable_recoverability`. Without it JAX itself waits, for minutes.
     """
     for earlier in (_leave_one_by_one, _leave_soon, _leave_last):
         atexit.unregister(earlier)
@@ -195,14 +192,14 @@ def leave_service_last() -> None:
 
 
 def leave_refused() -> None:
-    """Has a process that trains nothing end soon, although the others of its job train."""
-    # A process that no other waits for leaves as JAX has it. With process 0, all others would end.
+    """Makes a process that trains nothing end soon, although the others of its job train."""
+    # If no process waits for others, JAX' own way of leaving is right. If process 0 ended, all others would.
     if not jax.config.jax_enable_recoverability or _state().process_id == 0:
         leave_alone_at_the_end()
 
 
 def leave_together() -> None:
-    """Leaves the job at the end of this process, with all others that leave it, for which it waits a few seconds.
+    """Leaves the job at the end of this process together with the others, for which it waits a few seconds.
 
     If the program trains again before that, `leave_in_order` or `leave_service_last` takes it back.
     """
@@ -226,7 +223,7 @@ def _leave(patience: float, *, only_if_recoverable: bool = False) -> None:
         try:
             found.wait_at_barrier("keras_preempt/leaves", round(patience * 1000))
         except jax.errors.JaxRuntimeError as error:
-            # They train on, each its own model. JAX can do without this process if that says that it leaves.
+            # They still train, each its own model. JAX can do without this process if it says that it leaves.
             if not (recoverable and state.process_id and str(error).startswith("DEADLINE_EXCEEDED")):
                 raise
         if recoverable and state.process_id == 0:
@@ -247,7 +244,7 @@ def _leave_last() -> None:
 
 
 def _wait_until_alone(found: Any, processes: int, patience: float) -> None:
-    # The service answers when each process has asked as well, or has left. The question itself has no limit.
+    # The service answers when each process has asked as well, or has left. The call itself has no timeout.
     asking = started(found.get_live_nodes, "keras_preempt-alone", list(range(processes)))
     if asking is not None:
         asking.join(patience)

@@ -38,14 +38,14 @@ _WORDS = {number: word for word, number in _CODES.items()}
 _BEGINNING = re.compile(rf"({'|'.join(_CODES)}): ")
 
 _OF_JAX = re.compile(rf"{_BEGINNING.pattern}|Array has been deleted")
-"""How texts of JAX begin. The second: a step that has failed has taken the state and returned none."""
+"""How texts of JAX begin; the second after a step that has failed, which takes the state and returns none."""
 
 _LOST = re.compile(
     r"Gloo [\w-]+ failed|Connection (?:closed|reset) by peer|\bNCCL\b|ncclRemoteError|ncclSystemError"
     r"|heartbeat timeout|stopped sending heartbeats|CoordinationService|coordination service|different incarnation"
     r"|failed to connect to all addresses|Socket closed"
 )
-"""In texts of collectives and of the coordination service: another process cannot be reached any more.
+"""In texts of collectives and of the coordination service: another process is out of reach.
 
 Seen with JAX 0.10.2: "UNKNOWN: Gloo all-reduce failed: [...] Connection closed by peer [127.0.0.1]:21383", as a
 ValueError.
@@ -66,8 +66,6 @@ class WorkerLost(RuntimeError):
 
 
 class JaxErrors(Errors):
-    """See `Errors`."""
-
     def described(self, error: BaseException) -> tuple[int, str]:
         text = str(error)
         if not _is_of_jax(error):
@@ -93,8 +91,7 @@ class JaxErrors(Errors):
         distributed.leave_alone_at_the_end()
 
     def before_a_hard_end(self) -> None:
-        """Has process 0 end after the others, which receive the error as well."""
-        distributed.leave_one_after_the_other()
+        distributed.leave_one_after_the_other()  # Process 0 ends after the others, which get the error as well.
 
 
 def _is_of_jax(error: BaseException) -> bool:

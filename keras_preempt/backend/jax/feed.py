@@ -23,16 +23,14 @@ from keras_preempt.backend.keras.input_feed import InputFeed
 
 
 class JaxFeed(InputFeed):
-    """The iterators that Keras' `JAXEpochIterator` makes; see `InputFeed`. Each process draws its own batches.
-
-    Attributes:
-        stub: Makes the next step of Keras run nothing; see `running_fit.JaxFit.stub`.
-    """
+    """The iterators that Keras' `JAXEpochIterator` makes; see `InputFeed`. Each process draws its own batches."""
 
     def __init__(self, epoch_iterator: Any) -> None:
         super().__init__(epoch_iterator)
         self.iterate = lambda: LiveIterator(self)
-        self.stub: Callable[[], None] = lambda: None
+        self.stub: Callable[[], None] = lambda: (
+            None
+        )  # Makes Keras' next step run nothing: `running_fit.JaxFit.stub`.
         self._handed: Any = None
 
     @property
@@ -158,21 +156,17 @@ class JaxFeed(InputFeed):
 
 
 class LiveIterator:
-    """An iterator over the data of a feed, whose source can be put at a position before its first draw.
-
-    Attributes:
-        source: The iterator of the pipeline; None if the data is none.
-        skip: How many batches of arrays are left out.
-        order: NumPy's random state from which the order of arrays is drawn, or was; None for the present one.
-    """
+    """An iterator over the data of a feed, whose source can be put at a position before its first draw."""
 
     def __init__(self, feed: JaxFeed) -> None:
         self._feed = feed
         self._batches: Iterator[Any] | None = None
         dataset = feed.undistributed
-        self.source: Any = None if dataset is None else iter(dataset)
-        self.skip = 0
-        self.order: Any = None
+        self.source: Any = None if dataset is None else iter(dataset)  # The iterator of a pipeline.
+        self.skip = 0  # How many batches of arrays are left out.
+        self.order: Any = (
+            None  # NumPy's random state that the order of arrays is drawn from; None for the present one.
+        )
 
     def __iter__(self) -> LiveIterator:
         return self

@@ -95,19 +95,15 @@ def neighbours(strategy: Any) -> Neighbours | None:
 
 @dataclass(frozen=True)
 class Rows:
-    """Which part of a batch a process brings: counted from where the devices of the processes are in the mesh.
+    """Which part of a batch a process provides, from the places of the processes' devices in the mesh.
 
-    A mesh has as many rows as parts that a batch is divided into, and each device has the samples of its row. A
-    process brings the samples of all rows in which it has a device. Processes that share their rows bring the same
-    samples: with rows that go across all processes, each of them brings the whole batch.
-
-    Attributes:
-        here: How many of them this process brings.
-        shares: Into how many different shares the processes divide a batch; None if two of them have some rows in
-            common and not all, which JAX refuses.
+    A batch is divided among the rows of the mesh, and each device has the samples of its row. A process provides the
+    samples of all rows in which it has a device, and `shares` is how many different shares there are: processes with
+    the same rows provide the same samples, and if all rows span all processes, each provides the whole batch. It is
+    None if two processes have some but not all rows in common, which JAX refuses.
     """
 
-    here: int
+    here: int  # How many rows this process has a device in.
     shares: int | None
 
 

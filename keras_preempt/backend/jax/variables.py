@@ -24,7 +24,7 @@ _Bounds = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class JaxVariables(Variables):
-    """See `Variables`. What is no variable of Keras cannot change in a step of JAX."""
+    """See `Variables`. Only variables of Keras can change in a step of JAX."""
 
     def is_tensor(self, value: Any) -> bool:
         return self.is_variable(value) or isinstance(value, jax.Array)
@@ -88,8 +88,8 @@ class JaxVariables(Variables):
 
 
 def _placed(variable: Any, shape: Sequence[int], dtype: Any, part: Any) -> jax.Array:
-    # Of each device its part: an array that is put onto devices of several processes at once knows no shards later.
-    # A copy, since on a CPU the device may use the memory of what it is given, and a step writes into that.
+    # Part by part: an array that is put onto devices of several processes at once knows no shards later. A copy, since
+    # a CPU device may use the memory of what it is given, and a step writes to it.
     return jax.make_array_from_callback(
         tuple(shape), _sharding_of(variable), lambda index: np.array(part(index), dtype=dtype)
     )

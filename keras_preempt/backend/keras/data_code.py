@@ -1,7 +1,7 @@
 """Where Python code that makes data draws from a global random state: `random.random()`, `np.random.normal()`.
 
-The code is only read: neither is it run, nor is an object of the user's asked for anything. What functions of installed
-libraries do is not followed, so nothing found means nothing.
+The code is only read, never run, and no code of the user's objects is called. Functions of installed libraries are not
+followed, so finding nothing proves nothing.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from keras_preempt.backend.bytecode import inner, instructions
 from keras_preempt.backend.user_code import attributes, enclosed, is_a, is_installed
 
 _GLOBAL_STATES = {id(draw.__self__) for draw in (random.random, np.random.rand)}  # type: ignore[attr-defined]
-"""What Python's and NumPy's functions that draw from a global state are methods of, by identity."""
+"""The ids of the objects whose methods are Python's and NumPy's functions that draw from a global state."""
 
 _DRAW_THROUGH = {id(np.random.sample), id(np.random.ranf)}
-"""Functions that call such a method, by identity."""
+"""The ids of functions that call such a method."""
 
 _SEEDS = ("seed", "setstate", "set_state")
 """Methods that set such a state. Code that calls one may repeat what it draws."""
@@ -42,15 +42,15 @@ _SEEDS = ("seed", "setstate", "set_state")
 _NO_DRAWS = ("getstate", "get_state", "get_bit_generator", "set_bit_generator")
 
 _NOTHING = ("POP_TOP", "PUSH_NULL", "SWAP")
-"""Steps that leave what was named last as it is."""
+"""Instructions that do not change which object was named last."""
 
 _KEPT = ("BUILD_", "JUMP_", "RETURN_", "STORE_")
-"""How steps begin that keep a function instead of calling it or handing it on."""
+"""Beginnings of instructions that keep a function instead of calling it or passing it on."""
 
 _LIBRARIES = ("tensorflow.", "keras.")
 
-_DEEPEST = 6  # Objects of libraries that hold objects of libraries that hold the user's function.
-_MOST = 200  # Functions that are read.
+_DEEPEST = 6  # How many objects of libraries may be nested around the user's function.
+_MOST = 200  # How many functions are read.
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class _Code:
 def global_draw(*behind: Any, owner: object = None) -> str:
     """Returns the line at which data draws from Python's or NumPy's global random state.
 
-    As "augment (train.py:34)"; empty if no such line was found, or if the code also sets the state. `behind` are
+    Such as "augment (train.py:34)"; empty if no such line was found, or if the code also sets the state. `behind` are
     functions, methods, generators, or what a library has wrapped around them; `owner` is what they may use as `self`.
     """
     of = None if owner is None else _Instance(owner)
@@ -90,7 +90,7 @@ def global_draw(*behind: Any, owner: object = None) -> str:
 
 
 def _codes_of(value: Any, owner: _Instance | None, depth: int) -> Iterator[_Code]:
-    """Yields the user's code behind an object; through at most `depth` objects of libraries."""
+    """Yields the user's code behind an object, through at most `depth` nested objects of libraries."""
     if is_a(value, MethodType):
         yield from _codes_of(value.__func__, _Instance(value.__self__), depth)
         if depth and type(value.__self__).__module__.startswith(_LIBRARIES):
@@ -134,10 +134,10 @@ def _is_global(value: Any) -> bool:
 def _named_in(
     code: CodeType, read: _Code, local: dict[str, Any]
 ) -> Iterator[tuple[int, Any, _Instance | None]]:
-    """Yields what code refers to by name, as far as that is known without running it.
+    """Yields the objects that code names, as far as they are known without running it.
 
-    Each with its line, and the object that it is a method of. `read` is where the code finds globals, `local` what its
-    local variables are known to be.
+    Each comes with its line, and the object that it is a method of. `read` has the globals of the code, `local` the
+    known values of its local variables.
     """
     if read.owner is not None and code is read.code and code.co_argcount:
         local[code.co_varnames[0]] = read.owner
@@ -163,7 +163,7 @@ def _named_in(
             local[name], found = found, None
         else:
             found = None
-        # One that is only given a name may be one of several, which of them depends on what cannot be seen.
+        # A function that is only assigned may be one of several; which one cannot be seen.
         named_only = following is not None and following.does.startswith(_KEPT)
         if found is not None and not (named_only and _is_global(found)):
             yield step.line, found, owner
@@ -172,7 +172,7 @@ def _named_in(
 
 
 class _Instance:
-    """An object, of which the class and the attributes are looked at. A class stands for one of its objects."""
+    """The class and the attributes of an object. A class stands for one of its objects."""
 
     def __init__(self, of: Any) -> None:
         self.kind = of if is_a(of, type) else type(of)
@@ -180,9 +180,9 @@ class _Instance:
 
 
 def _attribute(value: Any, name: str) -> tuple[Any, _Instance | None]:
-    """Returns what a module or an object has under a name, and the object, if that is a method; None if unknown."""
+    """Returns an attribute of a module or an object, None if unknown; if it is a method, with the object."""
     if is_a(value, ModuleType):
-        # If it stands for one that is loaded late.
+        # It may stand for a module that is loaded later.
         loaded = sys.modules.get(str(vars(value).get("__name__"))) or value
         return vars(value).get(name, vars(loaded).get(name)), None
     if value is None:

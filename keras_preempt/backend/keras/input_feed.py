@@ -32,28 +32,7 @@ class InputFeed(abc.ABC):
     Each iterator that Keras makes advances the reshuffling of the dataset, even one that it throws away. A position
     is therefore the number of iterators made and the number of batches drawn from the last of them.
 
-    Raises KerasInternalsError if the epoch iterator lacks one of `NEEDS`.
-
-    Attributes:
-        epoch_iterator: Keras' epoch iterator of a fit, or of an evaluation inside it.
-        steps_per_execution: The number of steps in one call of the train function.
-        is_generator: Whether a Python generator was passed to fit.
-        changes_itself: The class of a `keras.utils.PyDataset` with its own hooks at the ends of an epoch; else empty.
-        undistributed: The dataset that was passed to fit, before the strategy distributed it; None for other data.
-        live: The iterator made last; None if none was made.
-        iterators: How many were made.
-        look: Called with each new iterator before anything is drawn from it; returns `untouched`.
-        note: Called before each iterator is made; what it returns is added to `noted`.
-        making: Whether an iterator is being made now.
-        iterate: Makes an iterator of the dataset.
-        state_limit: How large a saved state of an iterator may be: see `keras_preempt.state.input_size`.
-        snapshots: What `keras_preempt.state.snapshots` keeps of the iterator made last; None if it keeps none.
-        why_replayed: Why no snapshots are kept, as the end of "since ..."; empty if that is not known.
-        at_epoch: What `keras_preempt.state.py_dataset` keeps of the beginning of the epoch.
-        asked: What is known of the batches of a `keras.utils.PyDataset`.
-        made_before: How many iterators earlier fits of this process had made of the dataset.
-        grain: The iterators of Grain data, if these are recorded: see `record_grain`.
-        dropped: How many batches were dropped that Keras' workers had fetched to build the model: see `forget_fetched`.
+    Raises KerasInternalsError if the epoch iterator, of a fit or of an evaluation inside it, lacks one of `NEEDS`.
     """
 
     NEEDS: ClassVar[tuple[str, ...]] = (
@@ -76,32 +55,40 @@ class InputFeed(abc.ABC):
                 f"epoch iterators with {', '.join(self.NEEDS)}", f"none called {', '.join(missing)}"
             )
         self.epoch_iterator = self._source = epoch_iterator
+        adapter = epoch_iterator.data_adapter
         self.steps_per_execution = int(epoch_iterator.steps_per_execution)
-        self.changes_itself = changes_itself(getattr(epoch_iterator.data_adapter, "py_dataset", None))
-        self.is_generator = type(epoch_iterator.data_adapter).__name__ == "GeneratorDataAdapter"
-        self._dataset_of = epoch_iterator._get_iterator
-        self._prepared: Any = None
+        # The class of a `keras.utils.PyDataset` with hooks of its own for the ends of an epoch; else empty.
+        self.changes_itself = changes_itself(getattr(adapter, "py_dataset", None))
+        self.is_generator = type(adapter).__name__ == "GeneratorDataAdapter"
+        self.asked = batches_of(adapter)
+        # The dataset that was passed to fit, before the strategy distributed it; None for other data.
+        self._passed = getattr(adapter, "_dataset", None)
+        known = any(each is self._passed for each in pipelines.pipelines_of(self._passed))
+        self.undistributed: Any = self._passed if known else None
+        self.made_before = _iterators_made.get(self.undistributed, 0) if known else 0
+        # How many batches were dropped that Keras' workers had fetched to build the model.
+        self.dropped = py_batches.forget_fetched(adapter)
+        # The iterator made last, how many were made, and how one is made.
         self.live: Any = None
         self.iterators = 0
-        self.look: Callable[[Any], Any] = lambda iterator: None
-        self.untouched: Any = None
-        self.note: Callable[[], Any] = lambda: None
-        self.noted: list[Any] = []
         self.making = False
         self.iterate: Callable[[], Any] = lambda: iter(self._dataset_of())
+        self._dataset_of = epoch_iterator._get_iterator
+        self._prepared: Any = None
+        self._drawn: list[int] = []
+        self._forgotten = 0
+        # Called before each iterator is made, for `noted`, and with it before it is drawn from, for `untouched`.
+        self.note: Callable[[], Any] = lambda: None
+        self.noted: list[Any] = []
+        self.look: Callable[[Any], Any] = lambda iterator: None
+        self.untouched: Any = None
+        # What `keras_preempt.state` keeps: how large a saved state of an iterator may be, snapshots of the last one or
+        # why there are none, as the end of "since ...", and the beginning of the epoch of a PyDataset.
         self.state_limit: Any = None
         self.snapshots: Any = None
         self.why_replayed = ""
         self.at_epoch: Any = None
-        self.asked = batches_of(epoch_iterator.data_adapter)
-        self.grain: GrainIterators | None = None
-        self._drawn: list[int] = []
-        self._forgotten = 0
-        self._passed = getattr(epoch_iterator.data_adapter, "_dataset", None)
-        known = any(each is self._passed for each in pipelines.pipelines_of(self._passed))
-        self.undistributed: Any = self._passed if known else None
-        self.made_before = _iterators_made.get(self.undistributed, 0) if known else 0
-        self.dropped = py_batches.forget_fetched(epoch_iterator.data_adapter)
+        self.grain: GrainIterators | None = None  # See `record_grain`.
         epoch_iterator._get_iterator = lambda: self
         reset = epoch_iterator.reset
 

@@ -22,7 +22,7 @@ def layers_of(model: Any) -> list[Any]:
 
 
 def global_seed_state(*, create: bool = False) -> Any:
-    """Returns the state of Keras' random numbers without a seed, a variable; None if there is none yet.
+    """Returns the variable behind Keras' random numbers without a seed; None if there is none yet.
 
     Raises KerasInternalsError if Keras keeps it in another way.
     """
@@ -53,7 +53,7 @@ def named_attributes(owner: Any) -> Iterator[tuple[str, Any]]:
 def own_optimizers(model: Any) -> dict[str, keras.optimizers.Optimizer]:
     """Returns the optimizers that the model holds besides the one of `compile`, by attribute.
 
-    Those of models inside it are included once they are built, which happens when training applies them.
+    Those of models inside it are included once they are built, which is when training first applies them.
     """
     found = _held(model, known=_of_compile(model))
     known = _of_compile(model) | {id(optimizer) for optimizer in found.values()}
@@ -84,7 +84,7 @@ def _held(owner: Any, known: set[int]) -> dict[str, keras.optimizers.Optimizer]:
 
 
 def gradient_accumulators(optimizer: Any) -> list[Any]:
-    """Returns the variables in which a built optimizer adds up gradients: each replica those of its own samples."""
+    """Returns the variables in which a built optimizer sums gradients, on each replica those of its own samples."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if not getattr(inner, "gradient_accumulation_steps", None) or not inner.built:
         return []
@@ -94,9 +94,9 @@ def gradient_accumulators(optimizer: Any) -> list[Any]:
 def steps_done(model: Any, parts_before: int = 0) -> int:
     """Returns the optimizer steps since the model was compiled, whatever `steps_per_execution` and accumulation are.
 
-    With several optimizers, it is the count of the one that has done most. Optimizers of models inside it count only
-    if the model's own have done nothing: a part that was trained before, as a teacher before its student, keeps its
-    count, which was `parts_before` when the fit began.
+    With several optimizers, it is the highest count. Optimizers of models inside it count only if the model's own have
+    done nothing: a part that was trained before, as a teacher before its student, keeps its count, which was
+    `parts_before` when the fit began.
     """
     own = _held(model, known=_of_compile(model))
     done = _most([model.optimizer, *own.values()])
@@ -114,14 +114,14 @@ def _most(optimizers: Iterable[Any]) -> int:
 
 
 # -- The first reset of the metrics of `compile` -----------------------------------------------------------
-# Keras resets them when an epoch or a validation begins, but not before they are built, which happens in the first step
-# on one device. So a metric object that an earlier model has used begins its first epoch with what it counted there.
-# Where the step is traced early they are built early, and would be reset once more than in Keras.
+# Keras resets them when an epoch or a validation begins, if they are built, which on one device happens in the first
+# step. So a metric object that an earlier model has used begins its first epoch with what it counted there. Tracing the
+# step early builds them early, so they would be reset once more than in Keras.
 
 
 @contextlib.contextmanager
 def first_reset_left_out(model: Any) -> Iterator[None]:
-    """Has the next reset of those metrics left out that the block builds."""
+    """Leaves out the next reset of the metrics that the block builds."""
     metrics = getattr(model, "_compile_metrics", None)
     built = metrics is None or metrics.built
     try:
@@ -132,7 +132,7 @@ def first_reset_left_out(model: Any) -> Iterator[None]:
 
 
 def first_reset_is_over(model: Any) -> None:
-    """No reset is left out any more: the metrics have been through their first one."""
+    """Called when the metrics have been through their first reset: no reset is left out any more."""
     metrics = getattr(model, "_compile_metrics", None)
     if metrics is not None:
         vars(metrics).pop("reset_state", None)

@@ -1,7 +1,7 @@
-"""A `keras.utils.PyDataset` in the middle of an epoch: asked for the rest of its batches alone.
+"""A `keras.utils.PyDataset` in the middle of an epoch: asked only for the rest of its batches.
 
 Keras asks it for one batch after the other, in an order that it draws from Python's random state as the epoch begins.
-The order is drawn here in the same way, and the first batches of it are left out.
+Here the order is drawn in the same way, and its first batches are left out.
 
 Verified with Keras 3.8.0 to 3.15.1; `tests/backend/keras/test_py_batches.py` has the canaries.
 """
@@ -24,10 +24,10 @@ def has_workers(adapter: Any) -> bool:
 
 
 def pass_goes_on(epoch_iterator: Any) -> bool:
-    """Whether Keras lets its workers begin a new order while a pass through the dataset still goes on.
+    """Whether Keras' workers begin a new order in the middle of a pass through the dataset.
 
-    With `steps_per_epoch` a pass does not end with the epoch, and Keras stops its workers at the end of each epoch and
-    starts them again, with a new order, behind as many batches of the one before as they had fetched by then.
+    With `steps_per_epoch` a pass does not end with the epoch, but Keras restarts its workers at the end of each epoch,
+    with a new order behind the batches that they had fetched of the previous one.
     """
     adapter = epoch_iterator.data_adapter
     finite = has_workers(adapter) and adapter.num_batches is not None
@@ -35,13 +35,12 @@ def pass_goes_on(epoch_iterator: Any) -> bool:
 
 
 def forget_fetched(adapter: Any) -> int:
-    """Drops the batches that workers have fetched before a fit begins, beyond the one that Keras built the model by.
+    """Drops the batches that workers have fetched before a fit begins, beyond the one that Keras built the model with.
 
-    Keras would train on them first and end each epoch as many batches before the end of its order. Those are for the
-    next epoch; but its workers and the end of the epoch race for them, so that some are lost, others in each run:
-    `test_py_batches.py` shows it. No restart could repeat that. The batches of a dataset of unknown length follow each
-    other, so these are left alone. The adapter may be that of any data; its epoch must not have begun. Returns how many
-    were dropped.
+    Keras would train on them first, and end each epoch as many batches before the end of its order. These are left to
+    the next epoch, but its workers and the end of the epoch race for them, so that each run loses others, which no
+    restart could repeat: see `test_py_batches.py`. Batches of a dataset of unknown length are left alone, as they
+    follow each other. The adapter may be that of any data, and its epoch must not have begun. Returns their number.
     """
     enqueuer = getattr(adapter, "enqueuer", None)
     fetched = getattr(enqueuer, "ready_queue", None)
@@ -56,21 +55,21 @@ def forget_fetched(adapter: Any) -> int:
 
 
 def stop_workers(adapter: Any) -> None:
-    """Has Keras' workers, if there are any, begin again with the next iterator over the dataset.
+    """Makes Keras' workers, if there are any, begin again with the next iterator over the dataset.
 
-    They go on until an iterator is asked for one batch more than there are. Where it is not, the next one would wait
-    for them for ever. The adapter may be that of any data; its epoch must not have begun.
+    They run until an iterator is asked for one batch more than there are. If it is not, the next one would wait for
+    them for ever. The adapter may be that of any data; its epoch must not have begun.
     """
     if has_workers(adapter):
         adapter.enqueuer.stop()
 
 
 def leave_out(adapter: Any, batch: int) -> bool:
-    """Has the next iterator of a dataset begin at a later batch of the epoch, once.
+    """Makes the next iterator of a dataset of known length begin at a later batch of the epoch.
 
-    Python's random state has to be that from which Keras would draw the order. It is then what Keras would leave. The
-    adapter is of a dataset of known length: with workers, its epoch must not have begun; without, it must have. Returns
-    whether that can be done; if not, nothing was changed.
+    Python's random state has to be that from which Keras would draw the order; it is left as Keras would leave it. With
+    workers, the epoch of the adapter must not have begun; without, it must have. Returns whether this is possible; if
+    not, nothing was changed.
     """
     enqueuer = getattr(adapter, "enqueuer", None)
     missing = [name for name in _NEEDS if not hasattr(adapter, name)]
@@ -130,7 +129,7 @@ class _Rest:
 
 
 class RestOfEpoch:
-    """Those batches of a dataset that are left of an epoch, in its order. It can be pickled, for worker processes."""
+    """The batches that are left of an epoch, in its order. It can be pickled, for worker processes."""
 
     def __init__(self, dataset: Any, indices: Sequence[int]) -> None:
         self._dataset = dataset

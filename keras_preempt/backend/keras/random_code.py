@@ -1,6 +1,6 @@
-"""Whether Python code that no graph was made of yet may draw what a restart does not repeat.
+"""Whether Python code that is not traced yet may draw what a restart does not repeat.
 
-It is only looked at, not run. What it hides behind other names is found in the graph, when there is one.
+The code is read, not run. What it calls by other names is found in the graph, once it is traced.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _DRAWING = {"random", "numpy_function", "py_function", "py_func"}
 """Names of TensorFlow's and NumPy's modules and functions that draw, or run Python code that may."""
 
 _OF_KERAS = ("keras.", "tensorflow.python.", "numpy.")
-"""Whose functions are not looked into: they draw only what they are asked to draw."""
+"""Libraries whose functions are not read."""
 
 
 def may_draw(function: Any, owner: type) -> bool:
-    """Whether a function, or one of the user's that it names, refers to random numbers outside of Keras.
+    """Whether a function, or a function of the user's that it names, refers to random numbers outside of Keras.
 
     It may name methods of the class `owner`, and functions of its module.
     """

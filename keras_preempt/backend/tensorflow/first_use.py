@@ -18,6 +18,7 @@ import keras
 import tensorflow as tf
 
 from keras_preempt.backend.keras.names import AUTOCAST_SCOPE, IN_STATELESS_SCOPE
+from keras_preempt.backend.keras.replacing import Replacements
 
 _lock = threading.RLock()
 _watches: list[weakref.ref[FirstUse]] = []
@@ -38,15 +39,15 @@ class FirstUse:
         self._known = {id(variable): variable for variable in known}
         self._look = look
         self._looking = False
-        self._own = weakref.ref(self, _forget)
-        with _lock:
-            _watches.append(self._own)
-            if len(_watches) == 1:
-                _install()
+        own = weakref.ref(self)
+        _watches.append(own)
+        _replacements.acquire()
+        self._end = weakref.finalize(self, _forget, own)
+        self._end.atexit = False
 
     def stop(self) -> None:
         """May be called more than once."""
-        _forget(self._own)
+        self._end()
 
     def used(self, variable: Any) -> None:
         """Called when a variable is about to be used."""
@@ -65,14 +66,11 @@ class FirstUse:
 
 
 def _forget(watch: weakref.ref[FirstUse]) -> None:
-    with _lock:
-        if watch in _watches:
-            _watches.remove(watch)
-            if not _watches:
-                del keras.Variable.value, keras.Variable.assign
+    _watches.remove(watch)
+    _replacements.release()
 
 
-def _install() -> None:
+def _install(replacements: Replacements) -> None:
     value, assign = keras.Variable.value, keras.Variable.assign
 
     def report(variable: Any) -> None:
@@ -89,5 +87,8 @@ def _install() -> None:
         report(self)
         return value.fget(self)
 
-    keras.Variable.value = property(reporting_value, doc=value.__doc__)
-    keras.Variable.assign = reporting_assign
+    replacements.replace(keras.Variable, "value", property(reporting_value, doc=value.__doc__))
+    replacements.replace(keras.Variable, "assign", reporting_assign)
+
+
+_replacements = Replacements(_install)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import re
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -255,25 +255,20 @@ def _set(probe: Any, count: int) -> None:
     state = _state(probe)
     whole = tensor_pb2.TensorProto.FromString(state)
     parts = list(parts_of(state))
-    for part in parts:
-        keys = keys_of(part)
-        if (at := _place_of_count(keys)) is not None:
-            values = values_of(part, len(keys))
-            values[at] = tf.constant(count, tf.int64)
-            compressed = tf.raw_ops.CompressElement(components=values)
-            part.tensors[0].CopyFrom(
-                tensor_pb2.TensorProto.FromString(tf.io.serialize_tensor(compressed).numpy())
-            )
+    for part, values, at in _with_count(parts):
+        values[at] = tf.constant(count, tf.int64)
+        compressed = tf.raw_ops.CompressElement(components=values)
+        part.tensors[0].CopyFrom(
+            tensor_pb2.TensorProto.FromString(tf.io.serialize_tensor(compressed).numpy())
+        )
     changed = tensor_pb2.TensorProto(dtype=whole.dtype, tensor_shape=whole.tensor_shape, variant_val=parts)
     saved = tf.io.parse_tensor(changed.SerializeToString(), tf.variant)
     tf.raw_ops.DeserializeIterator(resource_handle=probe, serialized=saved)
 
 
 def _count_of(probe: Any) -> int:
-    for part in parts_of(_state(probe)):
-        keys = keys_of(part)
-        if (at := _place_of_count(keys)) is not None:
-            return int(values_of(part, len(keys))[at])
+    for _, values, at in _with_count(parts_of(_state(probe))):
+        return int(values[at])
     raise Unreadable(f"the state of a shuffle has no {_COUNT}")
 
 
@@ -304,9 +299,13 @@ def keys_of(part: Any) -> list[str]:
     return str(part.metadata.decode(errors="replace")).split("@@")[1:]
 
 
-def _place_of_count(keys: list[str]) -> int | None:
-    """Returns the index of the count's key, which may begin with the name of the iterator."""
-    return next((at for at, key in enumerate(keys) if key.rpartition(":")[2] == _COUNT), None)
+def _with_count(parts: Iterable[Any]) -> Iterator[tuple[Any, list[Any], int]]:
+    """Yields the parts that hold the count, with their values and its index among these."""
+    for part in parts:
+        keys = keys_of(part)
+        for at, key in enumerate(keys):
+            if key.rpartition(":")[2] == _COUNT:  # Some datasets write the name of the iterator before it.
+                yield part, values_of(part, len(keys)), at
 
 
 def values_of(part: Any, count: int) -> list[Any]:
