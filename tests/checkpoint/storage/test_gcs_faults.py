@@ -216,7 +216,7 @@ def test_something_else_that_goes_on_answering_is_named(bucket: GcsStore, gcs: F
     ):
         bucket.deadline = time.monotonic() + 1.0
         with pytest.raises(
-            StoreUnavailable, match=r"Check that .* is Google Cloud Storage, and what stands between"
+            StoreUnavailable, match=r"Check that .* is Google Cloud Storage, and what is between"
         ):
             call()
 
