@@ -19,7 +19,7 @@ def explain_trial(seen: Trial, findings: Findings) -> None:
     """Adds the findings of a trial: what was wrong, its cause first."""
     before = len(findings.all)
     as_expected = seen.in_time and seen.good_status and not seen.left
-    passed, loop_passed = as_expected and bool(seen.saved), as_expected and seen.is_loop
+    passed, loop_passed = as_expected and seen.saved is not None, as_expected and seen.is_loop
     ended_well = bool(seen.exits) and not any(seen.exits.values()) and not seen.left
     if not seen.trains:
         _no_training(seen, findings)
@@ -92,7 +92,7 @@ def _passed(seen: Trial, findings: Findings) -> None:
     statuses = ", ".join(sorted({str(code) for code in seen.exits.values()}))
     signalled = f"SIGTERM to the process that was started ({seen.chain[0] if seen.chain else shlex.join(seen.command)})"
     took = f"{seen.seconds:.1f} s of the {seen.grace.seconds:g} s of grace"
-    if not seen.saved:
+    if seen.saved is None:
         findings.not_checked(
             _PATH,
             f"Which step a PreemptionCheckpointHandler has saved: it reports no events. {signalled} ended the loop "
@@ -100,11 +100,10 @@ def _passed(seen: Trial, findings: Findings) -> None:
             "and check that it continues.",
         )
         return
-    step = max(manifest.step for manifest in seen.saved)
     findings.ok(
         _PATH,
-        f"{signalled} reached training: step {step} was saved, it ended with {statuses} after {took}, and left nothing "
-        "behind.",
+        f"{signalled} reached training: step {seen.saved} was saved, it ended with {statuses} after {took}, and left "
+        "nothing behind.",
     )
     if seen.seconds + MARGIN > seen.grace.seconds:
         findings.warning(
@@ -165,10 +164,10 @@ def _causes(seen: Trial, findings: Findings) -> None:
             "Give the job more grace (terminationGracePeriodSeconds, --signal, GraceTime; --grace here), or a faster "
             "place for its checkpoints. TerminationConfig(grace_period=0) saves and exits at once.",
         )
-    elif between and seen.saved and seen.in_time and not seen.good_status:
+    elif between and seen.saved is not None and seen.in_time and not seen.good_status:
         findings.problem(
             "exit status",
-            f"Step {max(m.step for m in seen.saved)} was saved, but the command ended with {_statuses(seen)}: what "
+            f"Step {seen.saved} was saved, but the command ended with {_statuses(seen)}: what "
             "starts it again would take that for an end or a crash.",
             f"{_EXEC} Or hand the status on: `python train.py; status=$?; ...; exit $status`.",
         )
@@ -182,7 +181,7 @@ def _causes(seen: Trial, findings: Findings) -> None:
 
 
 def _without_a_cause(seen: Trial, findings: Findings) -> None:
-    saved = f"saved step {max(m.step for m in seen.saved)}" if seen.saved else "saved nothing"
+    saved = "saved nothing" if seen.saved is None else f"saved step {seen.saved}"
     when = f"ended with {_statuses(seen)} after {seen.seconds:.1f} s" if seen.exits else "did not end"
     if seen.is_loop:
         findings.warning(

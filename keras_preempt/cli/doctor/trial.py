@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from keras_preempt.checkpoint.manifest import Manifest
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.staging import scratch_directory
 from keras_preempt.cli.doctor.processes import Process, chain, look, training_process
@@ -66,7 +65,7 @@ class Trial:
     in_time: bool = field(default=False, init=False)  # All workers ended within the grace.
     seconds: float = field(default=0.0, init=False)  # From the signal to the end of the last worker.
     heard: bool = field(default=False, init=False)  # Training heard of the signal in that time.
-    saved: list[Manifest] = field(default_factory=list, init=False)  # Committed in that time.
+    saved: int | None = field(default=None, init=False)  # The latest step that was committed in that time.
     # Codes of workers that ended by themselves.
     exits: dict[int, int] = field(default_factory=dict, init=False)
     left: list[str] = field(default_factory=list, init=False)  # Processes that were left behind.
@@ -171,7 +170,7 @@ class Trial:
         over = signalled_at + self.seconds + _SETTLED
         self.watched.look()
         self.heard = self.watched.has("notice", signalled_at - _CLOCK, over)
-        self.saved = self.watched.checkpoints(signalled_at - _CLOCK, over)
+        self.saved = self.watched.saved_step(signalled_at - _CLOCK, over)
         if self.in_time:
             with contextlib.suppress(TimeoutError):
                 cluster.wait(timeout=self.grace.seconds)  # For the line that names what was left behind.

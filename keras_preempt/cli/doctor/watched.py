@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.finding import committed
-from keras_preempt.checkpoint.manifest import Manifest
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.report import events
@@ -57,10 +56,11 @@ class Watched:
         """The processes in which the members train, as they have named themselves, by member."""
         return {event["member"]: event.get("process") for event in self.reported if event["event"] == "start"}
 
-    def checkpoints(self, since: float, until: float) -> list[Manifest]:
-        """The checkpoints that were committed between two moments in seconds since 1970."""
+    def saved_step(self, since: float, until: float) -> int | None:
+        """The latest step that was committed between two moments in seconds since 1970."""
         found = self._of_each_run(lambda store: [info.manifest for info in committed(store)])
-        return [each for each in found if each is not None and since <= each.created_at <= until]
+        steps = [each.step for each in found if each is not None and since <= each.created_at <= until]
+        return max(steps, default=None)
 
     def size(self) -> int:
         return max(self._of_each_run(_sizes), default=0)

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keras_preempt.checkpoint.finding import committed
-from keras_preempt.checkpoint.manifest import Manifest
-from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.cli.doctor.finding import Finding, Findings
 from keras_preempt.cli.doctor.processes import Process
 from keras_preempt.cli.doctor.reasons import explain_trial
@@ -18,22 +14,16 @@ from keras_preempt.cli.doctor.trial import Trial
 from keras_preempt.notices.cloud import Grace
 from keras_preempt.process.exit_codes import EXIT_NOT_SAVED, EXIT_RESTART, RESTART_CODES
 
-RUN = Path(__file__).parents[2] / "formats" / "format-1"
+SAVED = 6
 PYTHON = Process(20, "python train.py", 10, blocked=False, ignored=False, caught=True, first=False)
 WRAPPER = Process(10, "bash start.sh", 1, blocked=False, ignored=False, caught=True, first=False)
-
-
-@pytest.fixture
-def saved() -> list[Manifest]:
-    """Step 6."""
-    return [info.manifest for info in committed(LocalStore(RUN)) if info.manifest is not None]
 
 
 def trial(
     chain: list[Process],
     exits: dict[int, int],
     *,
-    saved: list[Manifest] | None = None,
+    saved: int | None = None,
     codes: tuple[int, ...] = RESTART_CODES,
     loop: bool = False,
     **seen: Any,
@@ -53,7 +43,7 @@ def trial(
         made.watched.reported = [{"event": "start", "time": 0.0, "member": 0, "incarnation": 1}]
     made.trains = made.in_time = made.found_training = True
     made.heard = not loop
-    made.chain, made.exits, made.saved, made.seconds = chain, exits, saved or [], 4.0
+    made.chain, made.exits, made.saved, made.seconds = chain, exits, saved, 4.0
     made.last_lines.add("the last line")
     for name, value in seen.items():
         assert hasattr(made, name)
@@ -70,24 +60,22 @@ def explained(seen: Trial, check: str, level: str = "problem") -> Finding:
     return finding
 
 
-def test_a_save_in_time_passes(saved: list[Manifest]) -> None:
-    finding = explained(trial([PYTHON], {0: EXIT_RESTART}, saved=saved), "signal path", "ok")
+def test_a_save_in_time_passes() -> None:
+    finding = explained(trial([PYTHON], {0: EXIT_RESTART}, saved=SAVED), "signal path", "ok")
     assert "step 6 was saved, it ended with 75 after 4.0 s of the 30 s of grace" in finding.what
 
 
-def test_a_save_that_leaves_nothing_for_a_bad_day_is_a_warning(saved: list[Manifest]) -> None:
+def test_a_save_that_leaves_no_safety_margin_is_a_warning() -> None:
     findings = Findings()
-    explain_trial(trial([PYTHON], {0: EXIT_RESTART}, saved=saved, seconds=28.6), findings)
+    explain_trial(trial([PYTHON], {0: EXIT_RESTART}, saved=SAVED, seconds=28.6), findings)
     assert [finding.level for finding in findings.all] == ["ok", "warning"]
     assert "took 28.6 s of the 30 s" in findings.all[1].what
     assert "more grace" in findings.all[1].cure
 
 
 @pytest.mark.parametrize("status", [0, 1])
-def test_a_wrapper_that_hands_the_signal_on_and_not_the_status_is_found(
-    status: int, saved: list[Manifest]
-) -> None:
-    finding = explained(trial([WRAPPER, PYTHON], {0: status}, saved=saved), "exit status")
+def test_a_wrapper_that_hands_the_signal_on_and_not_the_status_is_found(status: int) -> None:
+    finding = explained(trial([WRAPPER, PYTHON], {0: status}, saved=SAVED), "exit status")
     assert f"Step 6 was saved, but the command ended with status {status}" in finding.what
     assert "exit $status" in finding.cure
 
@@ -109,17 +97,17 @@ def test_a_shell_that_is_process_1_and_handles_no_signal_is_found() -> None:
     assert "exec python" in explained(trial([shell, PYTHON], {}, in_time=False), "PID 1").cure
 
 
-def test_a_status_of_the_script_s_own_needs_restart_code(saved: list[Manifest]) -> None:
-    finding = explained(trial([PYTHON], {0: 3}, saved=saved), "signal path")
+def test_a_status_of_the_script_s_own_needs_restart_code() -> None:
+    finding = explained(trial([PYTHON], {0: 3}, saved=SAVED), "signal path")
     assert "saved step 6 and ended with status 3" in finding.what
     assert "A status of 75, 143, 42 within 30 s is expected" in finding.what
     assert "--restart-code" in finding.cure
-    explained(trial([PYTHON], {0: 3}, saved=saved, codes=(3,)), "signal path", "ok")
+    explained(trial([PYTHON], {0: 3}, saved=SAVED, codes=(3,)), "signal path", "ok")
 
 
-def test_a_worker_with_another_status_than_the_rest_is_found(saved: list[Manifest]) -> None:
-    explained(trial([PYTHON], {0: 75, 1: 75}, saved=saved), "signal path", "ok")
-    finding = explained(trial([PYTHON], {0: 75, 1: 1}, saved=saved), "signal path")
+def test_a_worker_with_another_status_than_the_rest_is_found() -> None:
+    explained(trial([PYTHON], {0: 75, 1: 75}, saved=SAVED), "signal path", "ok")
+    finding = explained(trial([PYTHON], {0: 75, 1: 1}, saved=SAVED), "signal path")
     assert "ended with status 1, status 75" in finding.what
 
 
