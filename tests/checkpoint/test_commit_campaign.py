@@ -97,7 +97,13 @@ def test_a_campaign_in_a_bucket_with_a_bad_network_finds_nothing_wrong(count: in
 
 @pytest.mark.usefixtures("hasty")
 def test_a_bucket_that_does_not_know_its_own_writes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gcs_transfer._Put, "_is_own", lambda *_: False)
+    real = gcs_transfer._Put._look
+
+    def look(put: Any, failure: BaseException) -> None:
+        if real(put, failure) is not None:
+            raise AlreadyExists(put._name, "the bucket")
+
+    monkeypatch.setattr(gcs_transfer._Put, "_look", look)
     assert ": calm: " in _found(campaign(seeds_of("calm", 40), bucket))
 
 

@@ -78,23 +78,21 @@ class Restored:
     seconds: float
     input_seconds: float
 
-    def emit(self, events: EventLog) -> None:
+    def tell(self, events: EventLog, member: int, before: str | None) -> None:
+        """Writes the event, and logs it; see `Session.restore` for `before`."""
+        skipped = self.start.skipped
         events.emit(
             "restore",
             checkpoint=self.start.name,
             seconds=self.seconds,
             input_seconds=self.input_seconds,
-            skipped=list(self.start.skipped),
+            skipped=list(skipped),
             substituted_from=self.loaded.substituted_from,
             input=self.how,
             saved_by=self.loaded.manifest.members,
             exchanged=self.start.exchanged,
             regrouped=None if self.regrouped is None else self.regrouped.summary,
         )
-
-    def tell(self, member: int, before: str | None) -> None:
-        """Logs it; see `Session.restore` for `before`."""
-        skipped = self.start.skipped
         logger.log(
             logging.DEBUG if before is None else logging.INFO,
             "%sContinuing from %s: %s (the newest that verified%s). Input: %s.",

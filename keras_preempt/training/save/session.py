@@ -278,8 +278,7 @@ class Session:
         report = Restored(
             start, loaded, regrouped, saved.position, self._input.how, seconds, self._input.seconds
         )
-        report.emit(events)
-        report.tell(self._member, before)
+        report.tell(events, self._member, before)
         self.restored_name = start.name
         self.restored_logs = step_logs.flat(self._logs.restored)
         position = saved.position

@@ -62,7 +62,7 @@ class Tidier:
             self._join(_LIMIT)
 
     def soon(self) -> None:
-        """Has somebody tidy up; returns at once, unless there is no thread for it."""
+        """Starts to tidy up; returns at once, unless no thread can be started."""
         self._begin(self._tidy)
 
     def _begin(self, call: Callable[[], object]) -> None:
@@ -77,7 +77,7 @@ class Tidier:
             self._run()
 
     def now(self) -> None:
-        """Tidies up; returns when that is done, or given up."""
+        """Tidies up; returns when that has ended."""
         self.soon()
         self._join(_LIMIT)
 
@@ -96,7 +96,12 @@ class Tidier:
             raise _Stopped
 
     def _run(self) -> None:
-        while (call := self._next()) is not None:
+        while True:
+            with self._lock:
+                self._busy = bool(self._to_do)
+                if not self._busy:
+                    return
+                call = self._to_do.popleft()
             try:
                 call()
             except _Stopped:
@@ -104,11 +109,6 @@ class Tidier:
             except Exception as error:  # What is saved is saved; the next save tries again.
                 if not self._stopped:
                     logger.warning("Superseded checkpoints could not be removed: %s", error)
-
-    def _next(self) -> Callable[[], object] | None:
-        with self._lock:
-            self._busy = bool(self._to_do)
-            return self._to_do.popleft() if self._to_do else None
 
     def _tidy(self) -> None:
         for name in self._tidying.tidy():
