@@ -144,4 +144,4 @@ def no_notice_for_the_next_test() -> Iterator[None]:
     yield
     fits = sys.modules.get("keras_preempt.training.run.several_fits")  # Most tests do without it.
     if fits is not None:
-        fits.take_notices()
+        fits.late_signals.clear()

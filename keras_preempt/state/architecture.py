@@ -40,10 +40,9 @@ class NoArchitecture(CheckpointError):
 
 
 def describe(model: keras.Model) -> dict[str, Any] | None:
-    """Returns how Keras describes a built model, without how it is trained, and the names of its variables.
+    """Returns how Keras describes a built model, without how it is trained, and the names of its variables; or None.
 
-    None if Keras cannot describe it, or needs code or too many bytes for it. Called on every worker, since the model's
-    own code runs, and may read variables for which all workers are needed.
+    Called on every worker, since the model's own code runs, and may read variables for which all workers are needed.
     """
     try:
         with warnings.catch_warnings():

@@ -137,7 +137,7 @@ class AttributeWriter:
 
 
 class AttributeReader:
-    """Makes the values again of what an `AttributeWriter` has made, in the objects that are there."""
+    """Turns what an `AttributeWriter` has made into values again, in the objects that are there."""
 
     def __init__(self, arrays: Mapping[str, Array], there: Mapping[str, Any]) -> None:
         self._arrays = arrays
@@ -145,10 +145,7 @@ class AttributeReader:
         self._made: dict[str, Any] = {}
 
     def read(self, written: Any, place: str, *, new: bool = False) -> Any:
-        """Returns the value at a place; raises `ValueError` if this is not what an `AttributeWriter` makes.
-
-        It is another object than the one that was there if `new` is true.
-        """
+        """Returns the value at a place, a `new` object or the one that was there; `ValueError` for other data."""
         tag = written.get(_TAG) if isinstance(written, dict) else None
         if tag == "new":
             return self.read(written["value"], place, new=True)

@@ -48,15 +48,11 @@ class _Attribute(NamedTuple):
     name: str
     group: str
     value: Any
-
-    @property
-    def place(self) -> str:
-        """The name of its value in a checkpoint."""
-        return f"callbacks/{self.owner}/{self.group}/{self.name}"
+    place: str  # The name of its value in a checkpoint.
 
 
 class Attributes:
-    """The attributes of the callbacks of one fit, which have names that are the same in each start."""
+    """The attributes of the callbacks of one fit, by names that are the same in each start."""
 
     def __init__(self, callbacks: Mapping[str, keras.callbacks.Callback]) -> None:
         self._callbacks = dict(callbacks)
@@ -125,12 +121,12 @@ class Attributes:
                         self._set(owner, name, reader.read(written, f"callbacks/{owner}/{group}/{name}"))
 
     def not_plain(self, owner: str) -> dict[str, tuple[Any, str]]:
-        """Returns the attributes of a callback that cannot be kept: their values, and what kind of value is in them."""
+        """Returns the attributes of a callback that cannot be kept, each with its value and the kind of it."""
         written = self._written(AttributeWriter({}))
         return {each.name: (each.value, kind) for each, _, kind in written if kind and each.owner == owner}
 
     def tell_unkept(self, member: int) -> None:
-        """Logs on worker 0 which attributes have come to hold what cannot be kept; each once."""
+        """Logs on worker 0, once each, which attributes have come to hold what cannot be kept."""
         new = []
         for each, _, not_plain in self._written(AttributeWriter({})) if member == 0 else ():
             if not_plain and each.place not in self._logged and not is_same_in_each_start(each.value):
@@ -161,7 +157,8 @@ class Attributes:
             of_keras, clocks = attributes_of_keras(callback.__class__), clock_attributes(callback.__class__)
             for name, value in _values(callback).items():
                 if name not in of_keras:
-                    yield _Attribute(owner, name, "clocks" if name in clocks else "attributes", value)
+                    group = "clocks" if name in clocks else "attributes"
+                    yield _Attribute(owner, name, group, value, f"callbacks/{owner}/{group}/{name}")
 
     def _set(self, name: str, attribute: str, value: Any) -> None:
         callback = self._callbacks[name]
@@ -170,13 +167,13 @@ class Attributes:
 
 
 def is_same_in_each_start(value: object) -> bool:
-    """Whether a value that is not kept is hardly anything that training changes, or is kept with the model."""
+    """Whether training hardly changes a value that is not kept, or the model keeps it."""
     kind = type(value)
     return issubclass(kind, _UNCHANGING) or kind.__name__.endswith(("Dataset", "DatasetV2"))
 
 
 def _values(callback: keras.callbacks.Callback) -> dict[str, Any]:
-    """Returns the attributes of a callback, and those of its classes that it may fill without having its own."""
+    """Returns the attributes of a callback, and the containers of its classes, which it may fill."""
     shared = {
         name: value
         for kind in reversed(type(callback).__mro__)

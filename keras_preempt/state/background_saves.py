@@ -68,8 +68,7 @@ def _waits_of(callback: Any) -> Iterator[Callable[[], object]]:
         return
     for held in attributes(callback).values():
         kind = type(held)
-        several = held.values() if kind is dict else held if kind in (list, tuple, set) else (held,)
-        several = list(several)
+        several = list(held.values() if kind is dict else held if kind in (list, tuple, set) else (held,))
         futures = [
             each
             for each in several

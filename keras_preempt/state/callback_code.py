@@ -197,7 +197,7 @@ class HookCode:
             self._of_module(None, kind.__module__)
 
     def _of_module(self, module: ModuleType | None, name: str) -> None:
-        """Modules of the user's are read; another package could do anything with a model that it is given."""
+        """Adds a module of the user's; another package could do anything with a model that it is given."""
         if _is_of(name, _HARMLESS):
             return
         if _root(name) != self._root and _is_installed(_root(name)):

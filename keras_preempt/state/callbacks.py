@@ -46,7 +46,7 @@ from keras_preempt.state.callback_code import (
     variables_in,
 )
 from keras_preempt.state.component import Component, RestoreMoment, StoredState
-from keras_preempt.state.lost_state import missed_by, unkept
+from keras_preempt.state.lost_state import unkept
 
 logger = logging.getLogger("keras_preempt")
 
@@ -91,7 +91,7 @@ class TrainedLayers:
         self._traced: str | None = None
 
     def epoch_has_begun(self) -> None:
-        """The other callbacks have begun an epoch; in the first one, the step is traced next."""
+        """Called when the other callbacks have begun an epoch; in the first one, the step is traced next."""
         if self._model is not None and self._traced is None:
             self._traced = self._now()
 
@@ -104,7 +104,7 @@ class TrainedLayers:
 
     @contextlib.contextmanager
     def as_traced(self, state: Mapping[str, Any]) -> Iterator[None]:
-        """In the block, what is trained is what was when the saved step was traced; then what was at the save."""
+        """Trains in the block what was trained when the saved step was traced, and after it what was at the save."""
         self._traced = state["traced"]
         self._set(self._traced)
         try:
@@ -138,7 +138,9 @@ class CallbackStates(Component):
     `mirrored_weights` returns the indices of those of `model.weights` that all workers hold alike.
 
     Attributes:
-        unsaved: What of the callbacks' state cannot be saved: the names of their classes, and what it is.
+        users: The callbacks of the user's without get_state and set_state, by name.
+        lost: Those of them with what of their state cannot be saved, in words.
+        unsaved: The words alone.
         attributes: The attributes of users' callbacks.
         trained: What is trained, if callbacks change that.
         change_weights: Whether one of them puts other weights into the model for a validation, or could.
@@ -156,7 +158,7 @@ class CallbackStates(Component):
         self._all, self._held, self._mirrored_weights = callbacks, held, mirrored_weights
         self._differences_told = False
         self._named: dict[str, keras.callbacks.Callback] = {}
-        self._users: dict[str, keras.callbacks.Callback] = {}
+        self.users: dict[str, keras.callbacks.Callback] = {}
         self._appending: list[keras.callbacks.CSVLogger] = []
         self.change_weights = self.set_weights_at_begin = False
         for callback in callbacks:
@@ -176,21 +178,17 @@ class CallbackStates(Component):
                 or _library_name(kind) in _OF_OTHER_LIBRARIES
             )
             if not known and not plain.has_state_methods(callback) and getattr(callback, KEEPS, True):
-                self._users[_unique(callback, self._users)] = callback
-        self.attributes = Attributes(self._users)
+                self.users[_unique(callback, self.users)] = callback
+        self.attributes = Attributes(self.users)
         self._code = [HookCode(each, WHILE_TRAINING) for each in callbacks]
         self._set = {found for each in self._code for found in each.set_outside(variables=False)}
         self.trained = TrainedLayers(callbacks[0].model if may_be_trainable(self._set) else None)
-        self._unkept = [
+        self.lost = [
             (callback, each)
-            for name, callback in self._users.items()
+            for name, callback in self.users.items()
             for each in unkept(callback, self.attributes, name, held)
         ]
-        self.unsaved = [what for _, what in self._unkept]
-
-    def missed_by(self, error: BaseException) -> list[str]:
-        """Returns what was not kept over a restart of those callbacks in whose code an error was raised, in words."""
-        return missed_by(error, self._unkept, self._users)
+        self.unsaved = [what for _, what in self.lost]
 
     def sets(self, *, constant: bool) -> list[str]:
         """Returns what callbacks set while training goes on that a step keeps as it was in its first run.
@@ -217,7 +215,7 @@ class CallbackStates(Component):
         return sorted(found) + sorted(assigned)
 
     def capture(self, phase: str, values: WorkerValues) -> dict[str, Any]:
-        """Raises `TypeError` if a callback of the user's returns other than plain data."""
+        """Raises `TypeError` if `get_state` of a callback returns anything but plain data."""
         arrays = values.local
         states = {}
         weights = set()  # Names of copies of `model.weights`.
@@ -354,11 +352,7 @@ def _local(callback: keras.callbacks.CSVLogger) -> Path | None:
 
 
 def _put_rows_back(path: Path, wanted: bytes) -> None:
-    """Makes the file what it was, so that the callback can continue at its end.
-
-    A file with other rows, which neither begins with those wanted nor is their beginning, is left as it is, with a
-    warning.
-    """
+    """Makes the file what it was; warns, and leaves it, if it neither begins with those rows nor is their beginning."""
     present = path.read_bytes() if path.is_file() else b""
     if present == wanted:
         return

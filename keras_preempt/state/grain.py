@@ -56,10 +56,9 @@ def restore(
     batches: int,
     required: int,
 ) -> str | None:
-    """Has the next iterator of the feed begin after so many batches.
+    """Has the next iterator of the feed begin after so many batches; returns how, in words, or None if it cannot.
 
-    Returns how, in words, or None if the state cannot be used. `ValueError` is raised if there are fewer batches than
-    `required`.
+    `ValueError` is raised if there are fewer batches than `required`.
     """
     if feed.grain is None or captured is None:
         return None

@@ -2,19 +2,15 @@
 
 There are six ways:
 
-- the *state* of the iterator, which can be saved for a plain pipeline on one device. It is exact, and nothing is drawn
-  twice;
-- the state of the *new* iterator, from which its batches are drawn again and dropped. This is for the end of an epoch,
-  where the iterator's state lacks the reshuffling of the epochs to come, and for shuffle buffers so large that their
-  state takes too long to save;
-- a *snapshot* from a little earlier, and the batches since then, which are drawn again and dropped. This is for
-  pipelines that a strategy distributes (see `snapshots`). It is saved beside a position to replay to, so that releases
-  that know no snapshots can continue as well;
-- a *replay* from the beginning. The same number of iterators is made, and the batches drawn from the last one are drawn
-  again. It is exact if the pipeline gives the same elements again (seeded shuffles), and takes the pipeline's own time.
-  Of a `keras.utils.PyDataset` it is the interrupted epoch alone, in which nothing is drawn again if its batches do not
-  depend on each other: see `py_dataset`;
-- the *order* of the epoch. Arrays are taken up at the next batch of it, without drawing those before;
+- the *state* of the iterator, for a plain pipeline on one device: exact, and nothing is drawn twice;
+- the state of the *new* iterator, from which its batches are drawn again and dropped: at the end of an epoch, where the
+  iterator's state lacks the reshuffling of the epochs to come, and where a shuffle buffer takes too long to save;
+- a *snapshot* from a little earlier, and the batches since then, which are drawn again and dropped: for pipelines that
+  a strategy distributes (see `snapshots`). It is saved beside a position to replay to, for older releases;
+- a *replay*: the same number of iterators is made, and the batches of the last one are drawn again. It is exact if the
+  pipeline gives the same elements again (seeded shuffles). Of a `keras.utils.PyDataset` it is the interrupted epoch
+  alone, in which nothing is drawn again if its batches do not depend on each other: see `py_dataset`;
+- the *order* of the epoch: arrays are taken up at the next batch of it;
 - the state of a *Grain* iterator, see `grain`.
 
 If it is known how far the shuffles of the pipeline had come when an iterator was made (see `shuffles`), a replay begins

@@ -75,7 +75,7 @@ def _attributes(names: set[str], stored: set[str], not_plain: Mapping[str, tuple
 
 
 def _objects(code: HookCode, functions: Sequence[FunctionType], losing: set[int]) -> Iterator[str]:
-    """Yields the objects whose methods change something, and those whose ids are given."""
+    """Yields the objects whose methods change something, and those whose ids are in `losing`."""
     changing = {
         each.__code__
         for each in functions
@@ -98,9 +98,8 @@ def missed_by(
 ) -> list[str]:
     """Returns what was not kept of the callbacks in whose code an error was raised, in the words of `unkept`.
 
-    `named` are callbacks and what of each is not kept, as logged before the first step; `without_methods` the user's
-    callbacks without get_state and set_state, by name. An attribute that one of these set in an earlier start, and
-    that was not kept, may be missing altogether.
+    `named` are callbacks and what of each is not kept; `without_methods` the user's callbacks without get_state and
+    set_state, by name, of which an attribute that was not kept may be missing altogether.
     """
     if not isinstance(error, Exception):  # Ctrl-C, for example, can come anywhere.
         return []

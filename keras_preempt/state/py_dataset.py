@@ -88,7 +88,7 @@ def restore(
 
 
 def dropped(feed: InputFeed) -> str:
-    """Says which batches were dropped that had been fetched before the first epoch; empty if none were."""
+    """Says that batches fetched before the first epoch were dropped; empty if there were none."""
     if not feed.dropped:
         return ""
     return (

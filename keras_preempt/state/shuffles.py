@@ -27,9 +27,8 @@ class Shuffles(Component):
 
     Attributes:
         readable: Whether all of them can be read and set.
-        shared_while_drawn: Whether training and validation share one that advances while batches are drawn, and not
-            only when an iterator is made.
         shared: Whether training and validation share one.
+        shared_while_drawn: Whether one that they share advances while batches are drawn.
         fragile: The ids of those of the training data that nothing else may advance while an iterator lasts.
     """
 
@@ -70,11 +69,7 @@ class Shuffles(Component):
         return [list(pipelines.seeds_of(dataset)) for dataset, _ in self._own.values()]
 
     def go_to(self, counts: Sequence[int] | None, *, drawing: bool = False) -> None:
-        """Sets how far they have come.
-
-        Shuffles that advance while batches of the training data are drawn are left alone if they are being drawn,
-        perhaps ahead of training.
-        """
+        """Sets how far they have come; those that advance while training data is drawn not during that (`drawing`)."""
         if counts is None or len(counts) != len(self._shuffles):
             return
         for number, (each, count) in enumerate(zip(self._shuffles, counts, strict=True)):

@@ -23,8 +23,8 @@ LOGGED = "import logging\nlogging.basicConfig(level=logging.INFO)\n"
         ("", True),
         ("import sys; sys.exit(0)", True),
         ("raise ValueError('the list is empty')", False),
-        ("ended_fits.another_begins(); import sys; sys.exit(75)", False),
-        ("ended_fits.another_begins(); ended_fits.had_ended('run', 3)", True),
+        ("ended_fits.pending = True; import sys; sys.exit(75)", False),
+        ("ended_fits.pending = True; ended_fits.had_ended('run', 3)", True),
     ],
 )
 def test_training_is_over_is_said_neither_after_a_traceback_nor_with_another_fit_pending(

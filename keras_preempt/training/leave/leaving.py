@@ -85,7 +85,7 @@ def end_process(termination: Termination, code: int, what: str, limit: float = E
 def interrupt(what: str, limit: float = END_SECONDS) -> NoReturn:
     """Raises KeyboardInterrupt, as Ctrl-C does. Everything that was started for the fit has ended.
 
-    A script that does not catch it ends by SIGINT, without a traceback. The arguments are those of `leave`.
+    A script that does not catch it ends by SIGINT, without a traceback. The arguments are those of `end_process`.
     """
     logger.warning("Interrupted: %s", what)
     error = KeyboardInterrupt(f"Training was interrupted; {what}")

@@ -52,7 +52,6 @@ class Origin(enum.Enum):
 
 
 def failure_of(error: BaseException, member: int) -> Failure:
-    """Describes an exception of this process, that of worker `member`."""
     kind = type(error)
     code, text = backend().errors.described(error)
     plain = code or kind.__module__ == "builtins"
@@ -106,10 +105,10 @@ class Propagation:
         self._out_of_reach = False  # No call to the service comes back.
 
     def settle(self, error: BaseException) -> BaseException:
-        """Takes an error that ends the training here; to be called while it is on its way out.
+        """Takes an error on its way out of the training; tells the others if it is this worker's own.
 
-        If it is this worker's own, the others are told. Returns what to raise: `error` itself; the error of the other
-        worker, if it only stands for that; or a `WorkerLost`.
+        Returns what to raise: `error` itself; the error of the other worker, if it only stands for that; or a
+        `WorkerLost`.
         """
         self._out_of_reach = backend().errors.says_the_service_is_out_of_reach(error)
         if self._coordinator.members > 1:
@@ -138,7 +137,7 @@ class Propagation:
         return self._look() is not None
 
     def watch(self) -> ErrorWatch | None:
-        """Returns what ends this process if it waits for another one that has failed; None where the backend does."""
+        """Returns what ends this process if it hangs after another one has failed; None where the backend does that."""
         if self._coordinator.members == 1 or backend().errors.ends_collectives:
             return None
         return ErrorWatch(self._coordinator, _KEY, self._heard)
@@ -265,12 +264,9 @@ def gist(text: str) -> str:
 class ErrorWatch(KeyWatch):
     """Waits under a key for the error of another worker, until training ends, and then ends the process.
 
-    For a process that waits in a collective for a worker which has failed, where no exception reaches it. A backend may
-    be able to end the collectives of all workers with the error of one of them; then this is not needed. On JAX nobody
-    can: the main thread waits inside of XLA until the failed process has gone.
-
-    `heard` is called when the main thread did not find out: it logs the error, and tells that it was heard. `end` ends
-    the process; for tests.
+    For a process that waits in a collective for a worker which has failed, where no exception reaches it: on JAX the
+    main thread waits inside of XLA until the failed process has gone. `heard` is called when the main thread did not
+    find out: it logs the error, and tells that it was heard. `end` ends the process; for tests.
     """
 
     def __init__(

@@ -24,6 +24,7 @@ from keras_preempt.report.events import Milestones
 from keras_preempt.report.tensorboard import Points
 from keras_preempt.state.callback_cure import cure
 from keras_preempt.state.callbacks import CallbackStates
+from keras_preempt.state.lost_state import missed_by
 from keras_preempt.training.leave import leaving
 from keras_preempt.training.run import several_fits
 from keras_preempt.training.run.participant import Hook, Participant
@@ -126,7 +127,8 @@ class Fit:
         self.session.nothing_to_train()
         if self.milestones.awaits_step:  # No step was left either.
             self.saves.after_start(True)
-        several_fits.leave_notices(self.runtime.notices)
+        # Other sources announce theirs again.
+        several_fits.late_signals[:] = [each for each in self.runtime.notices if each.source == "signal"]
         self._status.finished = self.saves.saver.fenced is None
         self.participant.ending.end("training is over")
 
@@ -277,7 +279,7 @@ class Fit:
 
 def _explain(callbacks: CallbackStates, hook: Hook, error: BaseException) -> None:
     """An error leaves a resumed fit: says so if it was raised in a callback whose state was not kept."""
-    if missed := callbacks.missed_by(error):
+    if missed := missed_by(error, callbacks.lost, callbacks.users):
         logger.error(
             "The error that ends this fit was raised in a callback whose state was not kept over the restart: %s. It "
             "may miss what it had before. %s.",

@@ -192,7 +192,7 @@ class Loop:
         return error is None
 
     def _save(self, position: Position, arguments: Arguments) -> Exception | None:
-        """Saves; returns why that failed, if it did."""
+        """Returns why that failed, if it did."""
         pace = self.runtime.pace
         pace.save_began()
         began = time.monotonic()

@@ -150,7 +150,7 @@ class Participant:
             self.runtime.every_boundary = self.runtime.attention = True
 
     def look(self, position: Position, logs: Mapping[str, Any] | None = None) -> None:
-        """Does what comes before the round, if there is one, at a boundary that the main thread looks closer at."""
+        """Does what comes before a round, at a boundary that the main thread looks closer at."""
         self.sources.restore_handlers()
         if self.runtime.every_boundary:
             self.hook.boundary(position, logs)
@@ -181,7 +181,7 @@ class Participant:
 
     @contextlib.contextmanager
     def settled(self, which: Callable[[BaseException], bool] = lambda error: True) -> Iterator[None]:
-        """Ends everything by the errors that leave the block, if they are of those that `which` says."""
+        """Settles each error that leaves the block and for which `which` is true, and ends everything."""
         try:
             yield
         except BaseException as error:

@@ -91,7 +91,7 @@ class Runtime:
             self.attention = True
 
     def notify(self, notice: Notice) -> None:
-        """Takes a notice. Called by the listener threads; never by a signal handler."""
+        """Called by the listener threads; never by a signal handler."""
         with self._delegate.changed:
             self.notices.append(notice)
         heard = self._delegate.notify(notice)
@@ -144,7 +144,7 @@ class Runtime:
         )
 
     def withdraw(self, notice: Notice) -> None:
-        """A source says that what it announced will not happen. A call that was made already stands."""
+        """Takes back a notice: its source says that it will not happen. A call that was made already stands."""
         withdrawn = self._delegate.withdraw(notice)
         if withdrawn is Withdrawn.UNKNOWN:
             return
@@ -239,7 +239,7 @@ class Runtime:
         return plan
 
     def finish(self, position: Position) -> Plan | None:
-        """Enters the last boundary: training is over, and everyone has to know it in the same way.
+        """Enters the last boundary, at which all workers agree that training is over.
 
         Returns the plan under which to save the finished run; None if no agreement was possible.
         """
@@ -266,16 +266,16 @@ class Runtime:
         return plan
 
     def call_periodic(self) -> None:
-        """Calls a round for a save after which training continues; does nothing if a round stands already."""
+        """Calls a round for a save after which training continues, unless a round is under way."""
         self._delegate.ask(self._delegate.member.call_periodic)
 
     def call_requested(self) -> int | None:
-        """The same for a save that somebody has asked for; returns the number of the round, None if one stands."""
+        """The same for a requested save; returns the number of the round, None if one is under way."""
         request = self._delegate.ask(self._delegate.member.call_requested)
         return None if request is None else request.round
 
     def acted(self) -> None:
-        """The plan is carried out and training continues, ready for the next round."""
+        """Called when the plan is carried out and training continues, ready for the next round."""
         delegate = self._delegate
         delegate.ask(delegate.member.acted)
         if self._countdown is None and delegate.due() is not None:
@@ -292,7 +292,7 @@ class Runtime:
         self.pace.leave(self.entered)
 
     def _count_down(self) -> None:
-        """Calls the last round when its time has come, which may move until then."""
+        """Calls the last round at its time, which may change until then."""
         delegate = self._delegate
         while True:
             with delegate.changed:
@@ -308,7 +308,7 @@ class Runtime:
             delegate.ask(delegate.member.count_down)
 
     def leave(self) -> None:
-        """The fit is over for this process. The coordination leader goes last, after at most 5 s."""
+        """Called when the fit is over for this process. The coordination leader goes last, after at most 5 s."""
         self._delegate.leave(self.left)
         self.close("the fit is over")
 

@@ -39,34 +39,30 @@ class EndedFits:
     _count: int = 0
     _url: str = ""
     _epochs: int = 0
-    _pending: bool = False
-
-    def another_begins(self) -> None:
-        """Called when a fit begins, of which it is not known yet whether it had ended."""
-        self._pending = True
+    pending: bool = False  # Whether a fit begins of which it is not known yet whether it had ended.
 
     def had_ended(self, url: str, epochs: int) -> None:
         """Counts a fit that is restored at its end; its callback was given the directory `url`."""
         self._count, self._url, self._epochs = self._count + 1, url, epochs
-        self._pending = False
+        self.pending = False
         if self.interactive:
             self.tell()
 
     def before_training(self) -> str:
-        """Returns what to say of them in front of the line of a fit that trains; may be empty."""
+        """Returns what to say about them before the log line of a fit that trains; may be empty."""
         count, self._count = self._count, 0
-        self._pending = False
+        self.pending = False
         if count == 0:
             return ""
         return f"{'1 fit' if count == 1 else f'{count} fits'} before this one had ended, and trained nothing now. "
 
     def tell_at_exit(self) -> None:
-        """The same at the end of the process: nothing if it ends by an error, or while another fit is beginning."""
-        if not self._pending and getattr(sys, "last_type", None) is None:
+        """Calls `tell` at the end of the process, unless an error ends it or another fit is beginning."""
+        if not self.pending and getattr(sys, "last_type", None) is None:
             self.tell()
 
     def tell(self) -> None:
-        """Says that they were all that there was to do; nothing if there are none."""
+        """Logs that training is over already, if there are any."""
         count, self._count = self._count, 0
         if count == 1:
             logger.info(
@@ -90,16 +86,17 @@ class _Script:
     begun: int = 0
     ended: int = 0
     last_end: str | None = None
-    unkept: list[str] = field(
-        default_factory=list
-    )  # What their callbacks hold and what is not kept, in words.
+    # What their callbacks hold and what is not kept, in words.
+    unkept: list[str] = field(default_factory=list)
     last_size: int = 0
 
 
 _scripts: dict[str, _Script] = {}
 _running: dict[str, FitSlot] = {}
-_late_signals: list[Notice] = []
 _said: set[Hashable] = set()
+
+late_signals: list[Notice] = []
+"""Those that came when a fit had ended; they hold for the next one."""
 
 ended_fits = EndedFits()
 """Those of this process."""
@@ -129,7 +126,7 @@ class FitSlot:
         self._number = script.ended + 1
         self.store = _place(store, self._number, staging_dir)
         self.begun_after = script.last_end
-        ended_fits.another_begins()
+        ended_fits.pending = True
         script.begun = max(script.begun, self._number)
         self.url, self._staging_dir, self._base = store.url, staging_dir, store
 
@@ -141,26 +138,24 @@ class FitSlot:
                 f"{self.store.url!r}, in which one is still running. Give each fit its own directory."
             )
 
-    def release(self) -> None:
-        """Gives the place back, if this fit has it. Can be called twice."""
-        if _running.get(self.store.key) is self:
-            del _running[self.store.key]
-
     def close(self) -> None:
-        """Closes the store, at the end of the fit; an event that cannot be stored does not hide how that has ended."""
+        """Closes the store, and gives the place back if this fit has it. Can be called twice."""
         try:
             self.store.close()
-        except StoreUnavailable as error:
+        except StoreUnavailable as error:  # It does not hide how the fit has ended.
             logger.warning("The last events could not be stored: %s", error)
+        finally:
+            if _running.get(self.store.key) is self:
+                del _running[self.store.key]
 
     @property
     def beside(self) -> set[str]:
-        """The directories in this one that other fits of this process were given: no reason to refuse it."""
+        """The directories of other fits of this process inside this one, which do not make it unusable."""
         within = f"{self.store.key}/"
         return {key.removeprefix(within).partition("/")[0] for key in _scripts if key.startswith(within)}
 
     def trains(self) -> str:
-        """Called before the fit trains; returns what to say in front of the line that tells from where, or ""."""
+        """Called before the fit trains; returns how its log line begins, or ""."""
         unkept, self._script.unkept = self._script.unkept, []
         if unkept and is_news(self.url, "unkept", *unkept):
             logger.warning(
@@ -206,20 +201,8 @@ class FitSlot:
         self._script.last_end = f"fit {self._number} that ended at step {steps}"
 
 
-def leave_notices(notices: Iterable[Notice]) -> None:
-    """Keeps for the next fit the signals that came when this one had ended; other sources announce theirs again."""
-    _late_signals[:] = [notice for notice in notices if notice.source == "signal"]
-
-
-def take_notices() -> list[Notice]:
-    """Returns what `leave_notices` has kept, once."""
-    taken = _late_signals[:]
-    _late_signals.clear()
-    return taken
-
-
 def is_news(*what: Hashable) -> bool:
-    """Returns whether no fit of this process has asked this of these words before."""
+    """Returns whether this process has not asked this about these words before."""
     new = what not in _said
     _said.add(what)
     return new

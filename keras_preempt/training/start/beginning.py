@@ -47,7 +47,7 @@ from keras_preempt.training.leave.start_errors import (
 from keras_preempt.training.run.fit import Fit
 from keras_preempt.training.run.participant import Ending, Hook, Participant
 from keras_preempt.training.run.runtime import Runtime
-from keras_preempt.training.run.several_fits import FitSlot, ended_fits, is_news, take_notices
+from keras_preempt.training.run.several_fits import FitSlot, ended_fits, is_news, late_signals
 from keras_preempt.training.save import requests
 from keras_preempt.training.save.resuming import Start, resumed_from
 from keras_preempt.training.save.saver import Saver, check_space
@@ -136,7 +136,6 @@ class _Beginning(Startup):
         global _fits
         store = slot.store
         store.deadline = None  # It may have served a fit before, under a notice of that time.
-        ending.add(slot.release)
         ending.add(lambda: log.watch_bar(None))
         ending.add(slot.close)
         strategy = backend().strategy_of(model)
@@ -283,8 +282,8 @@ class _Beginning(Startup):
         incarnation = start.incarnation
         ending.add(lambda: participant.write_status(incarnation, saves.safe_step, session))
         ending.add(saves.end)
-        for notice in take_notices():
-            runtime.notify(notice)
+        while late_signals:
+            runtime.notify(late_signals.pop(0))
         participant.start()
         before = ""  # What to say in front of the line that tells from where.
         if chief and not self.over:

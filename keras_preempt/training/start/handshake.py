@@ -24,7 +24,7 @@ class StartError(RuntimeError):
 
 
 class WorkerMissing(StartError):
-    """A worker did not appear, or is gone again. If nothing catches this, the exit status is that of a lost worker."""
+    """A worker did not appear, or is gone. The exit status is that of a lost worker unless something catches this."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -61,7 +61,7 @@ class Handshake:
         return value
 
     def hear_leader(self, name: str) -> dict[str, Any]:
-        """Waits for worker 0, longer than that waits for the others: it then says which of them did not come."""
+        """Waits for worker 0, longer than it waits for the others, so that it can say which of them did not come."""
         return self.hear(name, 0, 2 * START_TIMEOUT)
 
     @contextlib.contextmanager
@@ -122,5 +122,5 @@ class Handshake:
         return (result, None) if wrong is None else (None, str(wrong))
 
     def is_shared(self, stage: str, value: str) -> bool:
-        """Whether all workers say the same in a stage; each of them has to ask."""
+        """Returns whether all workers say the same in a stage; each of them has to ask."""
         return self.agree(stage, stage, lambda: value, same=str)[1] is None

@@ -54,7 +54,6 @@ class Alone:
     job: JobSource  # How it knows of the others.
 
     def warn(self) -> None:
-        """Logs that this worker trains alone, and what to do about it."""
         logger.warning(
             "%s %d workers, and this one, %s, trains a model of its own, since that was made under %s. To train one "
             "model on all of them, %s. If each shall train its own, give each its own directory, with %s in its name.",
@@ -87,7 +86,12 @@ class Alone:
             other = claim.get(incarnations.ALONE)
             if not isinstance(other, dict) or other.get("cluster") != self.cluster:
                 continue
-            if other.get("task") != self.task and _lives(other, claim.get("claimed_at")):
+            if other.get("task") == self.task:
+                continue
+            alive, claimed_at = this_process.is_alive(other.get("process")), claim.get("claimed_at")
+            if alive is None:
+                alive = isinstance(claimed_at, (int, float)) and abs(time.time() - claimed_at) < TOGETHER
+            if alive:
                 backend().leave_refused()
                 raise SideBySide(
                     f"Expected one model on all {self.members} workers of {self.job.source}, or a directory for each "
@@ -98,11 +102,10 @@ class Alone:
 
 
 def alone(strategy: object, place: Place) -> Alone | None:
-    """Finds out whether this process is one of several training workers that each train alone.
+    """Returns what this process is if several training workers each train alone; else None.
 
-    Returns None if it is not: it trains with the others; it is no training worker, but an evaluator, say; or its
-    cluster works in another way, with parameter servers or with remote workers. On JAX, `strategy` is a distribution
-    or None.
+    None also for an evaluator, and in clusters with parameter servers or remote workers. On JAX, `strategy` is a
+    distribution or None.
     """
     if place.members > 1 or place.workers or place.joins:
         return None
@@ -113,19 +116,11 @@ def alone(strategy: object, place: Place) -> Alone | None:
     return Alone(found.task, found.members, digest, found.strategy, found.source)
 
 
-def _lives(other: Mapping[str, Any], claimed_at: object) -> bool:
-    alive = this_process.is_alive(other.get("process"))
-    if alive is None:
-        return isinstance(claimed_at, (int, float)) and abs(time.time() - claimed_at) < TOGETHER
-    return alive
-
-
 def join_loop(resolver: Any) -> tuple[Place, Coordinator]:
     """Finds this process among the workers of a custom loop, and warns if it trains alone.
 
-    `resolver` is the cluster resolver of the strategy; None for that of the strategy in whose scope this is called.
-    Raises ValueError if this process is none of the training workers, or their steps cannot be aligned, and
-    CoordinationLost if TensorFlow's coordination service does not run in this process.
+    `resolver` is that of the strategy; None for that of the strategy in whose scope this is called. Raises ValueError
+    if this process is no training worker or their steps cannot be aligned, and CoordinationLost without a service.
     """
     here, strategy = backend().place_of_loop(resolver)
     if strategy is not None and (worker := alone(strategy, here)) is not None:

@@ -65,7 +65,7 @@ def reads_together(store: Store) -> bool:
 
 
 class NoUsableCheckpoint(CheckpointError):
-    """There are checkpoints, and not one of them can be restored; all files are kept."""
+    """None of the checkpoints can be restored; all files are kept."""
 
     def __init__(self, url: str, reasons: list[str]) -> None:
         told = "; ".join(reasons)
@@ -184,7 +184,7 @@ class Startup:
             raise
 
     def _hear_all(self) -> dict[int, Mapping[str, Any]]:
-        """Waits for what each worker sees, also after one has failed: the others must find what they look for."""
+        """Waits for what each worker sees, also after one has failed: the others still need what worker 0 wrote."""
         failed: StartError | None = None
         heard: dict[int, Mapping[str, Any]] = {}
         for other in range(1, self.handshake.coordinator.members):
@@ -230,7 +230,13 @@ class Startup:
             incarnation = int(claim["incarnation"])
             _check_shared(self.store, incarnation, str(claim["token"]))
             if _digest(described) != claim["identity"]:
-                _check_batches(described.get(SETUP), claim["setup"], member)
+                setups = described.get(SETUP), claim["setup"]
+                here, there = (each.get("batches") if isinstance(each, Mapping) else None for each in setups)
+                if here != there:  # The one with fewer would wait forever.
+                    raise StartError(
+                        f"Expected the same number of batches in an epoch on all workers. Received: {here} on worker "
+                        f"{member}, {there} on worker 0. Give each worker as many samples, or pass steps_per_epoch."
+                    )
                 raise StartError(
                     "Expected all workers to run the same program: the same model, optimizer and input. Received: "
                     f"another one on worker {member} than on worker 0. Start all workers with the same script."
@@ -275,16 +281,6 @@ class Startup:
 def _digest(identity: Mapping[str, Any]) -> str:
     same_everywhere = {key: value for key, value in identity.items() if key != "run_id"}
     return hashlib.sha256(json.dumps(same_everywhere, sort_keys=True).encode()).hexdigest()
-
-
-def _check_batches(own: object, of_leader: object, member: int) -> None:
-    """Makes sure that this worker has as many batches as worker 0: else the one with fewer would wait forever."""
-    here, there = (setup.get("batches") if isinstance(setup, Mapping) else None for setup in (own, of_leader))
-    if here != there:
-        raise StartError(
-            f"Expected the same number of batches in an epoch on all workers. Received: {here} on worker {member}, "
-            f"{there} on worker 0. Give each worker as many samples, or pass steps_per_epoch."
-        )
 
 
 def _check_shared(store: Store, incarnation: int, token: str) -> None:
