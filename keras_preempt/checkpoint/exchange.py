@@ -133,7 +133,7 @@ def _pieces(buffers: Iterable[Bytes], length: int) -> Iterator[Bytes]:
 
 
 class _Arrival:
-    """The share of another worker while it arrives; arguments as for `Exchange` and `Exchange.run`."""
+    """The share of another worker while it arrives."""
 
     def __init__(self, directory: str, files: _Files, moved: Moved) -> None:
         self._directory = directory

@@ -90,7 +90,7 @@ _ARMED: dict[str, Armed] | None = parse_failpoints(os.environ[VARIABLE]) if os.e
 
 
 def point(name: str) -> None:
-    """Does what the environment asks for at the point `name`, one of `NAMES`; as a rule that is nothing."""
+    """Does what the environment asks for at the point `name`, one of `NAMES`: nothing, as a rule."""
     if _hooks and (act := _hooks.get(name)) is not None:
         act()
     if _ARMED is None:

@@ -45,10 +45,10 @@ class _Attempt:
 
 
 class Tidying:
-    """Removes what has become superfluous in a directory; remembers what it has seen there.
+    """Removes superseded checkpoints from a directory; remembers what it has seen there.
 
-    What stays may be thousands of checkpoints, and each look at one takes requests. So only those folders are looked
-    into that were not there before, or that a save of this start has changed since.
+    Thousands of checkpoints may stay, and each look at one takes requests. So it looks only into folders that are new,
+    or that a save of this start has changed.
 
     Kept are the `max_to_keep` checkpoints that were committed last, by incarnation and round. Not by step:
     after a fall back to an older checkpoint the newest commit has a lower step than the broken one that it
@@ -80,11 +80,11 @@ class Tidying:
         self._changed.add(directory.partition("/")[0])
 
     def tidy(self) -> Iterator[str]:
-        """Removes what is superfluous; gives the name of each attempt's folder when it is gone."""
+        """Removes what is superseded; yields the name of each attempt's folder when it is gone."""
         for directory in self.removable():
             self._check()
             if incarnations.latest(self._store) > self._incarnation:
-                return  # What is superfluous is for the newer start to say.
+                return  # The newer start decides what is superseded.
             self.changed(directory)
             remove_attempt(self._store, directory)
             yield directory

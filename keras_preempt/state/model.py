@@ -88,7 +88,7 @@ class ModelState:
 
     def _find(self) -> None:
         model, strategy = self._model, self._strategy
-        # Kept here until the end: to ask a variable that was not used yet for its value makes `look_again` look.
+        # Local until the end, since asking a variable that was not used yet for its value calls `look_again`.
         mirrored: dict[str, Any] = {}
         local: dict[str, Any] = {}
         sharded: dict[str, Any] = {}
@@ -230,7 +230,7 @@ class ModelState:
     # -- Variables that come into being while training ----------------------------------------------------
 
     def watch_names(self) -> None:
-        """Notes, until `ambiguous` is asked for, how many variables of its name there are when one is first used."""
+        """Until `ambiguous` is called, notes how many variables of a name there are when one of them is first used."""
         self._handover.watch(list(self._real.values()), self._note)
 
     def _note(self, used: Any) -> bool:
@@ -280,7 +280,7 @@ class ModelState:
         return id(handle) in self._identities(self._real.values())
 
     def holder(self) -> Callable[[Any], bool]:
-        """Returns what tells of a variable, one of Keras or of its backend, whether a save has its value."""
+        """Returns a function: whether a save has the value of a variable, of Keras or of its backend."""
         there, named = self._identities(self._real.values()), self._variables.named
         return lambda v: self._identities([v if isinstance(v, keras.Variable) else named(v)]) <= there
 
@@ -335,7 +335,7 @@ class ModelState:
         ]
 
     def sizes(self) -> Sizes:
-        """Returns how large they are; how long strings are is not known before: counted is what points to one."""
+        """Returns how large they are; of strings, whose length is not known yet, the pointers count."""
         share, held = 0.0, 0
         for value in self.values():
             mine = set(sharding.held(value.name, self.sharded[value.name])) if value.pieces else set()

@@ -1,4 +1,4 @@
-"""Superseded checkpoints are removed while training goes on, by a thread that only the end of training waits for."""
+"""Removes superseded checkpoints while training goes on, in a thread that only the end of training waits for."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class _Stopped(Exception):
 
 
 class Tidier:
-    """Tidies up the directory of one fit, beside training. Nothing in it may delay training or fail it.
+    """Tidies up the directory of one fit, without delaying training or failing it.
 
-    Nothing is removed any more when `leaving` says that this process is about to leave.
+    It stops when `leaving` says that this process is about to leave.
     """
 
     def __init__(
