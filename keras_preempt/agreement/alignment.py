@@ -92,12 +92,9 @@ class Trigger(str, Enum):
 class Decision(str, Enum):
     """What a main thread does at a boundary."""
 
-    HOLD = "hold"
-    """Wait: the plan is not known yet."""
-    PASS = "pass"
-    """Train on: the target is further ahead, or nothing came of the round."""
-    ACT = "act"
-    """Carry out the plan here."""
+    HOLD = "hold"  # Wait: the plan is not known yet.
+    PASS = "pass"  # Train on: the target is further ahead, or nothing came of the round.
+    ACT = "act"  # Carry out the plan here.
 
 
 @dataclass(frozen=True)

@@ -30,18 +30,15 @@ class Coordinator(Protocol):
 
     def put_if_absent(self, key: str, value: str) -> bool:
         """Inserts `key`, and returns whether it was absent. All methods raise CoordinationLost without a service."""
-        ...
 
     def wait_for(self, key: str, timeout: float | None) -> str:
         """Blocks until `key` is there, and returns its value; raises CoordinationTimeout after `timeout` seconds.
 
         None waits without a limit: only for a thread that is woken at the end by inserting the key.
         """
-        ...
 
     def delete(self, prefix: str) -> None:
         """Removes `prefix` and everything under `prefix/`, if there is anything."""
-        ...
 
     def gone(self) -> frozenset[int]:
         """The members that are gone, as the service says.

@@ -24,18 +24,12 @@ class ProtocolError(RuntimeError):
 class Kind(str, Enum):
     """Why a round was called."""
 
-    PREEMPTED = "preempted"
-    """The caller is under notice."""
-    PERIODIC = "periodic"
-    """A save is due; training goes on after it."""
-    REQUESTED = "requested"
-    """Somebody has asked for a save; training goes on after it."""
-    INTERRUPTED = "interrupted"
-    """The caller's user has interrupted it: save, leave, and do not start again."""
-    DEADLINE = "deadline"
-    """An earlier notice left time to train on, and that time is used up."""
-    FINISHED = "finished"
-    """The caller stands at the last boundary."""
+    PREEMPTED = "preempted"  # The caller is under notice.
+    PERIODIC = "periodic"  # A save is due; training goes on after it.
+    REQUESTED = "requested"  # Somebody has asked for a save; training goes on after it.
+    INTERRUPTED = "interrupted"  # The caller's user has interrupted it: save, leave, and do not start again.
+    DEADLINE = "deadline"  # An earlier notice left time to train on, and that time is used up.
+    FINISHED = "finished"  # The caller stands at the last boundary.
 
 
 @dataclass(frozen=True)
