@@ -1,7 +1,7 @@
-"""What is known of a `tf.data` pipeline, which Keras takes on every backend, and of the state of its iterators.
+"""What is known about `tf.data` pipelines, which Keras takes on every backend, and the state of their iterators.
 
-The functions are those of `backend/tensorflow`. A program that has not imported TensorFlow has no pipelines, and it is
-not imported to find that out.
+The functions are those of `backend/tensorflow`. A program that has not imported TensorFlow has no pipelines: then they
+do nothing, and do not import it.
 """
 
 from __future__ import annotations

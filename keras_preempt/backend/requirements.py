@@ -1,4 +1,4 @@
-"""Checks that what is installed can train under this package, and warns of versions that are not verified.
+"""Checks that this package works with what is installed, and warns of versions that are not verified.
 
 docs/versions.md says what "verified" means; ``make versions`` verifies both ends of the range again.
 """

@@ -1,11 +1,11 @@
 """What the rest of this package needs of the backend that Keras runs on, and the choice of one.
 
 A backend is a folder beside this module with a subclass of `Backend`, which overrides what differs from one process
-that trains by itself. Everything above `backend/` reaches it through `backend()` and names no backend;
-`backend/keras/`, `place` and `hung_on_loss` belong to none. Three things pass through these methods that only a backend
-understands: a *strategy* (how a model's replicas share its training), a *part* (what stands behind a variable on one
-replica of this worker), and the *dataset* that Keras iterates over. What is known of a `tf.data` pipeline, which Keras
-takes on every backend, is in `pipelines`.
+that trains alone. Everything above `backend/` reaches it through `backend()` and names no backend; `backend/keras/`,
+`place` and `hung_on_loss` belong to none. Only a backend understands three things that pass through these methods: a
+*strategy* (how a model's replicas share its training), a *part* (what is behind a variable on one replica of this
+worker), and the *dataset* that Keras iterates over. What is known about `tf.data` pipelines, which Keras takes on every
+backend, is in `pipelines`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BACKENDS = {
     "jax": "keras_preempt.backend.jax.backend",
     "tensorflow": "keras_preempt.backend.tensorflow.backend",
 }
-"""The module of each backend, by Keras' name for it; its `BACKEND` is the backend."""
+"""The module of each backend, by Keras' name for it, whose `BACKEND` it is."""
 
 
 class Variables:
@@ -178,7 +178,7 @@ class Backend:
         name: What people call it.
         feed: The class of the feed of an epoch iterator of Keras.
         fit: The class of a running fit; None for `RunningFit` itself.
-        hears_by_key: Whether its runtime reports a notice to all processes, with the one that it is for, under
+        hears_by_key: Whether its runtime tells all processes of a notice for one of them, under
             `place.PREEMPTION_NOTICE_KEY`.
         runs_ahead: Whether a step is still being computed when the training function returns; `RunningFit.finish_hooks`
             then waits for what callbacks do with its logs.

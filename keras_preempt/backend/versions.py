@@ -32,7 +32,7 @@ NEWEST_JAX = "0.12.0.1"
 """A newer one works as long as it has the private names of `backend.jax`."""
 
 OLDEST_KERAS_ON_JAX = "3.15.1"
-"""The only one that was verified on JAX so far."""
+"""The only version that was verified on JAX so far."""
 
 VERIFIED = {
     "tensorflow": {
@@ -41,11 +41,11 @@ VERIFIED = {
     },
     "jax": {"keras": (OLDEST_KERAS_ON_JAX, NEWEST_KERAS), "jax": (OLDEST_JAX, NEWEST_JAX)},
 }
-"""What has to be installed, by the backend: each package with its oldest and newest version."""
+"""What has to be installed, by backend: each package with its oldest and newest verified version."""
 
 
 def too_old(package: str, installed: str, oldest: str) -> tuple[str, str] | None:
-    """Says what is wrong with a version that is too old, and what to do; None if it is not."""
+    """Returns what is wrong with a version and what to do if it is too old; else None."""
     if Version(installed) >= Version(oldest):
         return None
     what = f"Expected {package} {oldest} or later. Received: {installed}."
@@ -83,13 +83,13 @@ DISTRIBUTIONS = {
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly"),
     "jax": ("jax",),
 }
-"""The distributions that bring a backend; of each the first that is installed counts."""
+"""The distributions that contain a backend; the first one that is installed counts."""
 
 _JAX_PLUGIN = re.compile(r"jax-(cuda|rocm)(\d+)-plugin")
 
 
 def version_of(package: str) -> str | None:
-    """Returns the installed version of a package, or of another distribution that brings it; None if there is none."""
+    """Returns the installed version of a package, or of another distribution that contains it; None for none."""
     for distribution in DISTRIBUTIONS.get(package, (package,)):
         try:
             return metadata.version(distribution)
@@ -99,7 +99,7 @@ def version_of(package: str) -> str | None:
 
 
 def requirement(package: str, version: str, relation: str = ">=") -> str:
-    """Returns what to give pip for a version of a package, as it is installed here.
+    """Returns pip's requirement for a version of a package, with the extras that are installed here.
 
     `pip install 'jax>=1.0'` over a `jax[cuda12]` would leave the plugins of the old version beside the new JAX.
     """
@@ -115,7 +115,7 @@ def requirement(package: str, version: str, relation: str = ">=") -> str:
 
 
 def _extras(distribution: str, names: Collection[str]) -> list[str]:
-    """The extras with which pip has installed JAX or TensorFlow, as far as what they bring is there."""
+    """Returns the extras with which pip has installed JAX or TensorFlow, judged by what they install."""
     if distribution == "tensorflow":
         return ["and-cuda"] if any(name.startswith("nvidia-cudnn") for name in names) else []
     if distribution != "jax":

@@ -16,8 +16,7 @@ from keras_preempt.backend.jax import distributed, place
 from keras_preempt.backend.jax.coordination import JaxCoordinator
 from keras_preempt.backend.jax.errors import JaxErrors
 from keras_preempt.backend.jax.feed import JaxFeed
-from keras_preempt.backend.jax.running_fit import JaxFit
-from keras_preempt.backend.jax.step import JaxStep
+from keras_preempt.backend.jax.running_fit import JaxFit, JaxStep
 from keras_preempt.backend.jax.variables import JaxVariables
 from keras_preempt.backend.keras.names import lazy_tensorflow
 from keras_preempt.backend.place import Place

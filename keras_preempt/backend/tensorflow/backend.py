@@ -64,8 +64,16 @@ class TensorFlowBackend(seam.Backend):
         return bool(strategy.num_replicas_in_sync > 1)
 
     def unordered_sums(self) -> str:
-        has_gpu = bool(tf.config.list_logical_devices("GPU"))
-        return OF_TENSORFLOW.cure if has_gpu and not (OF_TENSORFLOW.is_set or is_deterministic()) else ""
+        if OF_TENSORFLOW.is_set or not tf.config.list_logical_devices("GPU"):
+            return ""
+        try:
+            from tensorflow.python.framework import config
+
+            # Whether the program has called tf.config.experimental.enable_op_determinism().
+            return "" if config.is_op_determinism_enabled() else OF_TENSORFLOW.cure
+        except (ImportError, AttributeError) as error:
+            name = "tensorflow.python.framework.config.is_op_determinism_enabled"
+            raise UnsupportedTensorFlow(name) from error
 
     def coordinator(self, place: Place) -> Coordinator:
         if place.members == 1:
@@ -80,16 +88,6 @@ class TensorFlowBackend(seam.Backend):
 
     def watch_first_use(self, known: Iterable[Any], look: Callable[[Any], bool]) -> Callable[[], None]:
         return FirstUse(known, look).stop
-
-
-def is_deterministic() -> bool:
-    """Whether the program has called `tf.config.experimental.enable_op_determinism()`."""
-    try:
-        from tensorflow.python.framework import config
-
-        return bool(config.is_op_determinism_enabled())
-    except (ImportError, AttributeError) as error:
-        raise UnsupportedTensorFlow("tensorflow.python.framework.config.is_op_determinism_enabled") from error
 
 
 BACKEND = TensorFlowBackend()

@@ -189,7 +189,7 @@ def tap_of(distributed: Any) -> Tap | None:
 
 
 def _drawing(below: Any) -> Any:
-    """Returns the variant of a dataset that hands out the elements of an iterator without their numbers."""
+    """Returns the variant of a dataset of the elements of an iterator, without their numbers."""
     calls = tf.data.Dataset.range(tf.int64.max)
     # One function for each element, where the public operations take three, and in the thread that draws: every batch
     # passes here. Such a dataset ends where its function finds the iterator at its end.

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from keras_preempt import PreemptionCallback
-from keras_preempt.backend.jax import step
 from keras_preempt.backend.jax.backend import BACKEND
+from keras_preempt.backend.jax.running_fit import JaxStep
 
 
 class Plain(keras.Model):
@@ -70,7 +70,7 @@ class Seeded(keras.layers.Layer):
 
 def named(model: keras.Model, **compiled: Any) -> list[str]:
     model.compile("sgd", "mse", **compiled)
-    return [code.where for code in step.JaxStep(model).random_operations()]
+    return [code.where for code in JaxStep(model).random_operations()]
 
 
 @pytest.mark.parametrize(
