@@ -18,14 +18,7 @@ from keras_preempt.report.event import ANY, SCHEMA, Field
 
 
 def table() -> str:
-    """Returns a table of the kinds, and a list of the fields: those of several kinds first, then those of each."""
-    lines = ["| event | when |", "|---|---|"]
-    lines += [
-        f"| `{kind}` | {row.when}{'' if row.loops else ' (`fit` only)'} |" for kind, row in SCHEMA.items()
-    ]
-    lines.append(
-        "| `gone` | the process has ended, with its status; only in the files, by `run` and `drill` |"
-    )
+    """Returns a list of the fields of several kinds, and one of the kinds, each with its own fields."""
     used = Counter((name, field.meaning) for row in SCHEMA.values() for name, field in row.fields.items())
     shared: dict[str, Field] = {}
     listed = []
@@ -36,18 +29,17 @@ def table() -> str:
                 common.append(f"`{name}`" if field.always else f"`{name}` or not")
             else:
                 own[name] = field
-        heading = ", ".join([f"- **{kind}**", *common])
-        listed.append("\n".join([heading, *(f"    {line}" for line in _fields(own))]))
-    return "\n\n".join(
-        [
-            "\n".join(lines),
-            "### Fields",
-            "In several events:",
-            "\n".join(_fields({**ANY, **shared})),
-            "Of each event: the names of these that it has, and its own:",
-            "\n".join(listed),
-        ]
+        has = f" ({', '.join(common)})" if common else ""
+        listed += [f"- **{kind}**{'' if row.loops else '†'}: {row.when}{has}"]
+        listed += [f"    {line}" for line in _fields(own)]
+    listed.append(
+        "- **gone**: the process has ended, with its status; only in the files, by `run` and `drill`"
     )
+    parts = ["Fields of several events (`passed` of any):", "\n".join(_fields({**ANY, **shared}))]
+    parts.append(
+        "Events, with the names of these that they have, and their own. Custom loops do not report those with †."
+    )
+    return "\n\n".join([*parts, "\n".join(listed)])
 
 
 def _fields(fields: Mapping[str, Field]) -> list[str]:

@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const COLUMNS = ["one device", "Mirrored", "2 workers", "JAX"];
+  const COLUMNS = [["1", "one device"], ["M", "Mirrored"], ["W", "2 workers"], ["J", "JAX"]];
   const VERDICTS = [
     ["exact", /^exact$/, "exact"],
     ["condition", /^exact if$/, "exact on a condition"],
@@ -21,12 +21,12 @@
     return element("select", {}, ...choices);
   }
 
-  // "exact; JAX: Keras fails" is exact on all but JAX, and "one device: exact" was run on one device only.
+  // "exact; J: Keras fails" is exact on all but JAX, and "1: exact" was run on one device only.
   function verdictsOf(text) {
     const verdicts = new Map();
     for (const part of text.split(";")) {
       const [, where, word] = /^(?:(.*): )?(.*)$/.exec(part.trim());
-      const columns = where ? where.split(", ") : word === "not on JAX" ? ["JAX"] : COLUMNS;
+      const columns = where ? where.split(", ") : COLUMNS.map(([column]) => column);
       const verdict = VERDICTS.find(([, pattern]) => pattern.test(word));
       for (const column of columns) verdicts.set(column, verdict ? verdict[0] : "");
     }
@@ -52,7 +52,7 @@
     }
     const rows = [...verdicts.keys()];
     const words = element("input", { type: "search", placeholder: "shuffle, GAN, LoRA …" });
-    const column = select("any", COLUMNS.map((column) => [column, column]));
+    const column = select("any", COLUMNS);
     const verdict = select("any", VERDICTS.map(([name, , label]) => [name, label]));
     const found = element("output", {});
 

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md: a summary of the ratios in benchmarks/figures.md.
+"""Writes the lists of docs/performance.md: a summary of the ratios in benchmarks/figures.md.
 
 Run `python docs/ratios_table.py` after `make bench`.
 """
@@ -52,7 +52,7 @@ _RATIO = re.compile(r"^\| (.+), over (.+) \| ([\d.]+) \| (less|more) \|$", re.MU
 
 
 def tables() -> str:
-    """Returns a table of the ratios that should be small and one of those that should be large, for each backend."""
+    """Returns a list of the ratios that should be small and one of those that should be large, for each backend."""
     text, parts = FIGURES.read_text(encoding="utf-8"), []
     for backend, mark in (("TensorFlow", "ratios: "), ("JAX", "ratios on JAX: ")):
         shown = text.partition(f"<!-- {mark}written")[2].partition(f"<!-- {mark}end")[0]
@@ -61,10 +61,11 @@ def tables() -> str:
             if (row := _row(what)) is not None:
                 ranges[better].setdefault((row, peer), []).append(float(ratio))
         for better, heading in (("less", "Below 1 is better"), ("more", "Above 1 is better")):
-            lines = [f"### {heading}, {backend}", "", "| measured | compared with | ratio |", "|---|---|---|"]
-            lines += [
-                f"| {row} | {peer} | {_range(found)} |" for (row, peer), found in ranges[better].items()
-            ]
+            peers: dict[str, list[str]] = {}
+            for (row, peer), found in ranges[better].items():
+                peers.setdefault(row, []).append(f"{_range(found)} ({peer})")
+            lines = [f"### {heading}, {backend}", ""]
+            lines += [f"- **{row}**: {', '.join(shown)}" for row, shown in peers.items()]
             parts.append("\n".join(lines))
     return "\n\n".join(parts)
 

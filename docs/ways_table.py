@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib
 import sys
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from string import ascii_uppercase
@@ -36,15 +36,18 @@ def ways(modules: tuple[str, ...]) -> list[Way]:
     return [way for name in modules for way in importlib.import_module(f"tests.ways.catalogue.{name}").WAYS]
 
 
+#: What a way is called that differs from the one before it.
+SAME = "the same "
+
 #: What is trained on, in the words of the table; docs/filter.js has the same.
-COLUMNS = (*zip(STRATEGIES, ("one device", "Mirrored", "2 workers"), strict=True), (None, "JAX"))
+COLUMNS = (*zip(STRATEGIES, ("1", "M", "W"), strict=True), (None, "J"))
 
 
 def verdict_on(way: Way, strategy: str | None) -> tuple[str, str | None]:
     """Returns the verdict in the words of the table, and its condition or reason; for None, that on JAX."""
     verdict = verdict_of(way) if strategy is None else way.verdicts.get(strategy)
     if isinstance(verdict, NotOnJax):
-        return "not on JAX", verdict.reason
+        return "not run", verdict.reason
     if verdict is None or (strategy is None and way.name in NOT_DRILLED):
         return "-", None
     if isinstance(verdict, Exact):
@@ -82,18 +85,31 @@ def row(way: Way) -> Row:
         if reason is not None:
             reasons[f"{reason[0].upper()}{reason[1:]}."] = None
     run = sum(map(len, columns.values()))
-    parts = []
-    for word, where in sorted(columns.items(), key=lambda each: -len(each[1])):
-        most = not parts and run == len(COLUMNS) and len(where) > run / 2
-        parts.append(
-            word if most else "not on JAX" if word == "not on JAX" else f"{', '.join(where)}: {word}"
-        )
+    named = sorted(columns.items(), key=lambda each: -len(each[1]))
+    most, where = named[0]
+    if run == len(COLUMNS) and len(where) > run / 2:
+        parts = [most, *(f"{', '.join(where)}: {word}" for word, where in named[1:])]
+    else:
+        parts = [f"{', '.join(where)}: {word}" for word, where in named if word != "not run"]
     return Row(way.shown, "; ".join(parts), tuple(reasons))
+
+
+def merged(rows: Iterable[Row]) -> list[Row]:
+    """Returns the rows; several in a row that are "the same" as one before in some other way are one."""
+    found: list[Row] = []
+    for each in rows:
+        last = found[-1] if found else each
+        alike = (each.verdict, each.reasons) == (last.verdict, last.reasons)
+        if alike and each.shown.startswith(SAME) and last.shown.startswith(SAME):
+            found[-1] = replace(last, shown=f"{last.shown}; {each.shown.removeprefix(SAME)}")
+        else:
+            found.append(each)
+    return found
 
 
 def tables() -> str:
     """Returns for each heading a list of what is exact everywhere and a table of the rest; then the legend."""
-    rows = {heading: [row(way) for way in ways(modules)] for heading, modules in TABLES.items()}
+    rows = {heading: merged(map(row, ways(modules))) for heading, modules in TABLES.items()}
     used = Counter(reason for each in chain(*rows.values()) for reason in each.reasons)
     letters = dict(
         zip((reason for reason, times in used.items() if times > 1), ascii_uppercase, strict=False)

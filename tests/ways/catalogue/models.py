@@ -160,7 +160,7 @@ WAYS = (
     ),
     Way(
         "own-optimizers-unbuilt",
-        "such a GAN, with optimizers that nothing has built before `fit`",
+        "a GAN with optimizers that nothing has built before `fit`",
         partial(_adversarial, built=False),
         {
             ONE: Exact(),
