@@ -5,7 +5,7 @@ from concurrent.futures import wait
 
 import pytest
 
-from keras_preempt.process.threads import Pool
+from keras_preempt.process.threads import Pool, call_within
 
 
 def no_thread(self: threading.Thread) -> None:
@@ -59,3 +59,22 @@ def test_a_pool_that_is_shut_down_takes_nothing_and_leaves_nothing_waiting() -> 
     assert left.cancelled()
     with pytest.raises(RuntimeError, match="shutdown"):
         pool.submit(int)
+
+
+@pytest.mark.parametrize("with_threads", [True, False])
+def test_a_call_with_a_limit_returns_and_raises_what_it_does(
+    with_threads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not with_threads:
+        monkeypatch.setattr(threading.Thread, "start", no_thread)
+    made_by = call_within(60, threading.current_thread, "some")
+    assert (made_by is threading.current_thread()) == (not with_threads)
+    with pytest.raises(KeyError):
+        call_within(60, lambda: {}["missing"], "some")
+
+
+def test_a_call_that_does_not_return_is_left_behind() -> None:
+    goes_on = threading.Event()
+    with pytest.raises(TimeoutError, match=r"some has not returned within 0.01 s"):
+        call_within(0.01, goes_on.wait, "some")
+    goes_on.set()
