@@ -138,8 +138,6 @@ class Handler(BaseHTTPRequestHandler):
 
 @dataclass
 class Reply:
-    """An answer: its status, body and headers."""
-
     status: int = 200
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)

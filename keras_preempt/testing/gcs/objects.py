@@ -55,7 +55,6 @@ class StoredObject:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The custom metadata that the writer attached."""
         return dict(self.fields.get("metadata") or {})
 
     @property
@@ -283,6 +282,5 @@ class Buckets:
             return updated
 
     def objects(self, bucket: str) -> dict[str, StoredObject]:
-        """All live objects, sorted by name."""
         with self._lock:
             return dict(sorted(self._bucket(bucket).objects.items()))

@@ -27,7 +27,6 @@ Headers = Mapping[str, str]
 
 
 def parse_resource(body: bytes) -> dict[str, Any]:
-    """The JSON object that a request carries."""
     try:
         resource = json.loads(body) if body else {}
     except ValueError as error:
@@ -146,8 +145,6 @@ class UploadSession:
 
 
 class UploadSessions(dict[str, UploadSession]):
-    """All resumable uploads, by their unguessable id."""
-
     def __missing__(self, upload_id: str) -> UploadSession:
         raise errors.GcsError(404, "notFound", "There is no such upload session.")
 
