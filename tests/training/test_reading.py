@@ -265,7 +265,7 @@ def test_a_damaged_checkpoint_is_not_used_and_the_one_before_it_is_read_together
 
 def test_workers_that_see_other_files_exchange_nothing(stores: list[Flaky], table: RoundTable) -> None:
     exchange = mock.Mock(side_effect=AssertionError("it must not be exchanged"))
-    other = SimpleNamespace(plan="another", exchange=exchange)
+    other = SimpleNamespace(reading=SimpleNamespace(plan="another"), exchange=exchange)
     starts = begin_together(stores, table, shares=lambda member, share: other if member else share)
     assert_restored(starts, 8, exchanged=False)
     assert rounds(table) == 0
