@@ -46,7 +46,10 @@ class TracedFunction(TracedStep):
     def __init__(self, function: Any) -> None:
         self.function = function
         # Each replica's own, by first use: TensorFlow keeps them in a set, in another order in every process.
-        first_use = {id(handle): number for number, handle in enumerate(function.captured_inputs)}
+        # `captured_inputs` would call what is captured late, which draws the next keys of collectives: if one worker
+        # looks at more traces than the others, all of them wait forever.
+        captured = function.graph.external_captures
+        first_use = {id(handle): number for number, handle in enumerate(captured)}
         self.variables = sorted(
             function.graph.variables, key=lambda each: first_use.get(id(each.handle), len(first_use))
         )

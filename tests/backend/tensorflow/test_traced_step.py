@@ -291,3 +291,25 @@ def test_a_random_operation_of_a_library_is_named_by_its_layers() -> None:
     (found,) = _traced(model, PAIRS, optimizer="sgd", loss="mse").random_operations()
     assert found.where.startswith("the layers ")
     assert "whole_1/noisy_1" in found.where
+
+
+def test_looking_at_a_trace_computes_nothing_that_is_captured_late() -> None:
+    """What collectives capture is the key of the next one: drawn on one worker only, the others wait forever."""
+    drawn: list[int] = []
+    first, second = tf.Variable(1.0), tf.Variable(2.0)
+
+    def key() -> tf.Tensor:
+        drawn.append(1)
+        return tf.constant(1.0)
+
+    @tf.function
+    def step() -> tf.Tensor:
+        graph = tf.compat.v1.get_default_graph()
+        return graph.capture_call_time_value(key, tf.TensorSpec([])) + second + first
+
+    concrete = step.get_concrete_function()
+    drawn.clear()
+    looked = TracedFunction(concrete)
+    assert [each is one for each, one in zip(looked.variables, (second, first), strict=True)] == [True, True]
+    assert looked.changed_variables == []
+    assert drawn == []
