@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from keras_preempt.backend.tensorflow.datasets import held_elements as held_elements
     from keras_preempt.backend.tensorflow.datasets import hidden_sources as hidden_sources
     from keras_preempt.backend.tensorflow.datasets import ingredients as ingredients
+    from keras_preempt.backend.tensorflow.datasets import is_copied as is_copied
     from keras_preempt.backend.tensorflow.datasets import iterator_state as iterator_state
     from keras_preempt.backend.tensorflow.datasets import iterators as iterators
     from keras_preempt.backend.tensorflow.datasets import keeps_every_shuffle as keeps_every_shuffle
@@ -33,6 +34,7 @@ _OF_RESHUFFLING = {"keeps_an_order", "reshuffling_of", "seeds_of", "sources", "w
 
 _WITHOUT_PIPELINES: dict[str, Any] = {
     "hidden_sources": list,
+    "is_copied": lambda distributed: False,
     "iterator_state": lambda iterator: None,
     "iterators": list,
     "keeps_an_order": lambda dataset: False,

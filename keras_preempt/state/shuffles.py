@@ -35,7 +35,10 @@ class Shuffles(Component):
     def __init__(self, training: Any, validation: Any) -> None:
         trained, validated = _sources(training), _sources(validation)
         self._own = {**validated, **trained}
-        shuffles = [pipelines.reshuffling_of(dataset) for dataset, _ in self._own.values()]
+        copied = pipelines.is_copied(training)
+        shuffles = [
+            None if copied else pipelines.reshuffling_of(dataset) for dataset, _ in self._own.values()
+        ]
         self._shuffles: list[pipelines.SeedGenerator] = [each for each in shuffles if each is not None]
         self.readable = len(self._shuffles) == len(shuffles)
         self.fragile = frozenset(

@@ -8,7 +8,7 @@ open.
 |---|---|---|
 | SIGTERM to the worker that computes; resumed in the process | x | |
 | SIGTERM to the worker that hosts the coordination service; resumed in the process | | x |
-| the same, and the process exits with 42 and is started again | | x |
+| SIGTERM to the worker that computes; the process exits with 42 and is started again | x | |
 | an error of the program in the grace period, in the loop and without it | | x |
 | the workers die without a notice | | x |
 """
@@ -108,7 +108,6 @@ def test_a_preempted_worker_is_replaced_in_the_process_and_not_a_bit_is_differen
     assert "keras_preempt: Platform: tpu-coordinator on generic" in result.outputs[0]
 
 
-@pytest.mark.chaos
 def test_without_the_loop_it_exits_with_42_once_the_workers_are_gone_and_resumes_when_started_again(
     cloud: Cloud,
 ) -> None:

@@ -55,6 +55,26 @@ def pipelines_of(distributed: Any) -> list[Any]:
     return [each for each in getattr(distributed, "_datasets", ()) if isinstance(each, tf.data.Dataset)]
 
 
+def is_copied(distributed: Any) -> bool:
+    """Whether iterators are made of a copy of the dataset, which TensorFlow makes in the process of a remote worker.
+
+    Such a copy has seed generators of its own: those of the dataset do not advance.
+    """
+    workers = getattr(distributed, "_input_workers", None)
+    if workers is None:
+        return False
+    made_on = [dataset._variant_tensor.device for dataset in pipelines_of(distributed)]
+    return {_process(name) for name in made_on} != {_process(name) for name in workers.worker_devices}
+
+
+def _process(device: str) -> tuple[str | None, int | None]:
+    """Returns the job and the task of a device; those where operations run by default if its name has none."""
+    spec = tf.DeviceSpec.from_string(device)
+    if spec.job is None:
+        spec = tf.DeviceSpec.from_string(tf.zeros(()).device)
+    return spec.job, spec.task
+
+
 # -- The state of an iterator ------------------------------------------------------------------------------
 
 

@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from keras_preempt.backend.tensorflow.datasets import (
     as_bytes,
+    is_copied,
     iterator_parts,
     keeps_a_shuffle,
     keeps_every_shuffle,
@@ -182,10 +183,7 @@ def tap_of(distributed: Any) -> Tap | None:
     workers = distributed._input_workers
     if len(distributed._cloned_datasets) != 1 or len(workers.worker_devices) != 1:
         return None
-    names = workers.worker_devices[0], tf.zeros(()).device
-    device, here = (tf.DeviceSpec.from_string(name) for name in names)
-    is_here = (device.job, device.task) in ((None, None), (here.job, here.task))
-    return Tap(distributed) if is_here else None
+    return None if is_copied(distributed) else Tap(distributed)
 
 
 def _drawing(below: Any) -> Any:

@@ -221,6 +221,21 @@ def test_a_distributed_dataset_knows_its_pipeline_and_its_iterators_have_no_stat
     assert len(datasets.pipelines_of(made)) == 1, _changed("_datasets is gone")
 
 
+def test_a_distributed_dataset_knows_where_it_was_made_and_where_it_is_drawn_from() -> None:
+    distributed = tf.distribute.MirroredStrategy(["cpu:0"]).experimental_distribute_dataset(
+        tf.data.Dataset.range(4).batch(2)
+    )
+    here = tf.DeviceSpec.from_string(distributed._original_dataset._variant_tensor.device)
+    assert (here.job, here.task, here.device_type) == ("localhost", 0, "CPU")
+    (drawn_on,) = distributed._input_workers.worker_devices
+    assert tf.DeviceSpec.from_string(drawn_on).job in (None, "localhost")
+    assert not datasets.is_copied(distributed), _changed("its devices have other names")
+    distributed._input_workers = type(
+        "Workers", (), {"worker_devices": ("/job:worker/task:1/device:CPU:0",)}
+    )()
+    assert datasets.is_copied(distributed)  # tests/cluster/test_tpu.py has a real one.
+
+
 def test_the_state_of_a_shuffle_says_how_often_it_drew() -> None:
     dataset = numbers().shuffle(4, seed=1).batch(4)
     iterator = iter(dataset)
