@@ -72,6 +72,10 @@ class Pool:
             else:
                 future.set_result(result)
 
+        def leave_out(done: Future[None]) -> None:
+            if done.cancelled() and future.cancel():
+                future.set_running_or_notify_cancel()  # Wakes `concurrent.futures.wait`, which `cancel` does not.
+
         try:
             handed_over = self._executor.submit(run)
         except (RuntimeError, MemoryError):
@@ -79,7 +83,7 @@ class Pool:
                 raise
             run()  # It is in the queue nevertheless, where a thread that is there already may find it.
         else:
-            handed_over.add_done_callback(lambda done: done.cancelled() and future.cancel())
+            handed_over.add_done_callback(leave_out)
         return future
 
     def shutdown(self, *, cancel_futures: bool = False) -> None:

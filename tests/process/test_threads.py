@@ -61,6 +61,20 @@ def test_a_pool_that_is_shut_down_takes_nothing_and_leaves_nothing_waiting() -> 
         pool.submit(int)
 
 
+@pytest.mark.parametrize("given_up_before", [True, False])
+def test_who_waits_for_calls_that_are_left_out_is_woken(given_up_before: bool) -> None:
+    goes_on, begun = threading.Event(), threading.Event()
+    pool = Pool(1, "some")
+    pool.submit(lambda: (begun.set(), goes_on.wait(60)))
+    left = pool.submit(int)
+    assert begun.wait(60)
+    if given_up_before:
+        left.cancel()
+    threading.Timer(0.1, goes_on.set).start()
+    pool.shutdown(cancel_futures=True)
+    assert not wait([left], 5).not_done
+
+
 @pytest.mark.parametrize("with_threads", [True, False])
 def test_a_call_with_a_limit_returns_and_raises_what_it_does(
     with_threads: bool, monkeypatch: pytest.MonkeyPatch
