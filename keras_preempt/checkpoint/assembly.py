@@ -15,7 +15,7 @@ import numpy as np
 from keras_preempt.checkpoint.checked_file import CheckedFile
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotEnoughMemory
 from keras_preempt.checkpoint.manifest import Part
-from keras_preempt.checkpoint.tensors import Array, Filling, StoredTensor, empty, read_to_places
+from keras_preempt.checkpoint.tensors import Array, StoredTensor, empty, read_to_places
 from keras_preempt.checkpoint.values import Box, size_of
 from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.process.threads import Pool
@@ -112,20 +112,20 @@ class Assembly:
                     return place
         return empty(box.dtype, box.extent)
 
-    def read(self, file: CheckedFile) -> Filling:
-        """Reads a file, and puts what is in it to where it is needed; raises like `read_to_places`."""
-        filling = read_to_places(file, partial(self.places, file.entry.name))
+    def read_pieces(self, file: CheckedFile) -> None:
+        """Reads one of `pieces`, and puts what is in it to where it is needed; raises like `read_to_places`.
+
+        It returns nothing of the file, so that what was read beside its place takes memory no longer.
+        """
+        read = read_to_places(file, partial(self.places, file.entry.name)).tensors
         for key, box in self._stored[file.entry.name].items():
             for needed, array in self._filled[box.tensor].items():
                 common = box.intersection(needed)
                 if common is None:
                     continue
                 place = common.within(needed, array)
-                if not np.may_share_memory(
-                    place, filling.tensors[key]
-                ):  # Otherwise it was read to its place.
-                    place[...] = common.within(box, filling.tensors[key].reshape(box.extent))
-        return filling
+                if not np.may_share_memory(place, read[key]):  # Otherwise it was read to its place.
+                    place[...] = common.within(box, read[key].reshape(box.extent))
 
     def values(self) -> WorkerValues:
         """Returns the values, which are complete when all files are read and what others have read was exchanged."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,7 +19,7 @@ from keras_preempt.checkpoint.layout import MANIFEST
 from keras_preempt.checkpoint.manifest import FileEntry, Manifest, Part
 from keras_preempt.checkpoint.setup import SETUP, Setup
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
-from keras_preempt.checkpoint.tensors import Array, new_places, read_to_places, verify_file
+from keras_preempt.checkpoint.tensors import Array, Filling, Places, new_places, read_to_places, verify_file
 from keras_preempt.checkpoint.values import check_cover
 from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.process.words import counted
@@ -235,21 +236,23 @@ class Reading:
         size = sum(entry.size for entry in (*mirrored, *own_files, *assembly.pieces))
         with self._shown(f"Reading {self._directory}", size) as moved:
             opened = partial(CheckedFile, self._store, self._directory, moved=moved)
-            stored = [opened(entry) for entry in (*mirrored, *assembly.pieces)]
-            locals_read = [opened(entry) for entry in own_files]
-            in_parallel([file.check_size for file in (*stored, *locals_read)], size)
+            to_places: list[tuple[CheckedFile, Places]]
+            to_places = [(opened(entry), partial(assembly.places, entry.name)) for entry in mirrored]
+            to_places += [(opened(entry), new_places) for entry in own_files]
+            pieces = [opened(entry) for entry in assembly.pieces]
+            in_parallel([file.check_size for file in (*(file for file, _ in to_places), *pieces)], size)
             check_room(self._directory, room if self._exchange is None else room + self._exchange.arriving)
             assembly.allocate()
-            reads = [
-                *(partial(assembly.read, file) for file in stored),
-                *(partial(read_to_places, file, new_places) for file in locals_read),
+            reads: list[Callable[[], Filling | None]] = [
+                *(partial(read_to_places, *pair) for pair in to_places),
+                *(partial(assembly.read_pieces, file) for file in pieces),
             ]
-            fillings = in_parallel(reads, size)
+            fillings = [filling for filling in in_parallel(reads, size) if filling is not None]
         if self._exchange is not None:
             self._exchange.hold(fillings[: len(mirrored)])
         own = {
             member: filling.tensors
-            for (member, _), filling in zip(locals_, fillings[len(stored) :], strict=True)
+            for (member, _), filling in zip(locals_, fillings[len(mirrored) :], strict=True)
         }
         failpoints.point("restore.after-read")
         # Views, since an exchange has yet to fill them.

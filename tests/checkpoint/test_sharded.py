@@ -20,8 +20,9 @@ from keras_preempt.checkpoint.finding import CheckpointInfo, committed
 from keras_preempt.checkpoint.layout import MANIFEST, is_attempt_file, part_file
 from keras_preempt.checkpoint.reader import Loaded, Reading, load, verify
 from keras_preempt.checkpoint.tensors import empty
-from keras_preempt.checkpoint.values import Value
-from keras_preempt.checkpoint.writer import discard
+from keras_preempt.checkpoint.values import Piece, Value
+from keras_preempt.checkpoint.writer import WorkerShare, discard, write_part
+from tests.checkpoint.builders import little_memory_taken
 from tests.checkpoint.fuzz_targets import fields_of
 from tests.checkpoint.round_table import RoundTable
 from tests.checkpoint.sharded_builders import (
@@ -153,6 +154,29 @@ def test_pieces_that_lie_in_one_run_of_bytes_are_read_to_their_place_and_nothing
     Reading(store, info, wanted=held_by(1, sharded(STEP, {"kernel": (7, 1)}, 2))).load(0)
     sizes = [np.prod(call.args[1]) for call in taken.call_args_list if len(call.args[1]) == 2]
     assert sizes == [7 * 12, 12, 12, 12]
+
+
+def test_what_was_read_beside_its_place_is_let_go_with_its_file(store: Counting) -> None:
+    members, size = 16, 1 << 20
+    shape = (256, members * size // 256)
+    pieces = [
+        Piece((0, n * shape[1] // members), (256, (n + 1) * shape[1] // members), (n,))
+        for n in range(members)
+    ]
+    value = Value("kernel", "uint8", shape, tuple(pieces))
+    attempt = attempt_of(STEP, [], members, values=[value])
+    kernel = np.random.default_rng(STEP).integers(0, 255, shape, np.uint8)
+    incarnations.claim(store, {})
+    for member in range(members):
+        (box,) = attempt.boxes[member]
+        write_part(
+            store, attempt.directory, member, WorkerShare([(box, box.of(kernel))], {}, {}, attempt.position)
+        )
+    commit(store, attempt, Patience(5.0))
+    reading = Reading(store, committed(store)[0])
+    with little_memory_taken((members + assembly.TRANSFERS + 1) * size):
+        read = reading.load(0).values.whole["kernel"]
+    assert np.array_equal(read, kernel)
 
 
 def test_pieces_are_written_before_everything_else_and_none_is_cut(
