@@ -38,9 +38,9 @@ class Begun:
     unsaved: Sequence[str] = ()  # Callbacks whose state is not kept over a restart.
     fit: str = ""  # Its place below the directory of the drill.
     directory: str = ""  # That place as the script names it.
-    files: Mapping[str, str] = field(
-        default_factory=dict
-    )  # Part of the state, by the name that it has for them.
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Part of the state, by the name that it has for them."""
+
     shared: Sequence[str] = ()  # What the training data shares with other data of the fit, in words.
     condition: str = ""  # What an exact continuation depends on and cannot be seen, in words.
 
@@ -96,14 +96,18 @@ class StepRecord:
 
     def missed(self, callbacks: Iterable[str]) -> None:
         """Records an error in callbacks whose state was not kept; the record may have ended, as training has."""
-        with self._path.open("ab", buffering=0) as self._file:
-            self._write({"what": "missed", "callbacks": list(callbacks)})
+        with self._path.open("ab", buffering=0) as file:
+            file.write(_encoded({"what": "missed", "callbacks": list(callbacks)}))
 
     def close(self) -> None:
         self._file.close()
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        self._file.write((json.dumps(line, separators=(",", ":")) + "\n").encode())
+        self._file.write(_encoded(line))
+
+
+def _encoded(line: Mapping[str, Any]) -> bytes:
+    return (json.dumps(line, separators=(",", ":")) + "\n").encode()
 
 
 def digests(tensors: Mapping[str, Array]) -> dict[str, str]:

@@ -256,6 +256,25 @@ def test_each_boundary_is_on_disk_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert found[4] == {"what": "sources", "found": ["a"]}
 
 
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.filterwarnings("error")
+def test_what_an_error_missed_is_recorded_whether_or_not_training_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    left_open: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", left_open.append)
+    record = StepRecord(tmp_path / "r", dict, 0, 1)
+    if ended:
+        record.close()
+    record.missed(["Warm"])
+    if not ended:
+        record.boundary(Position(0, "validation", 0, 4), None)
+    record.close()
+    found = [json.loads(line)["what"] for line in (tmp_path / "r").read_text().splitlines()]
+    assert found == (["missed"] if ended else ["missed", "at"])
+    assert not left_open
+
+
 def test_a_large_state_is_summed_up_at_some_executions_only(tmp_path: Path) -> None:
     record = StepRecord(tmp_path / "r", dict, 2 * step_record.SUMMED_AT_ONCE, steps_per_execution=3)
     for step in range(0, 24, 3):
