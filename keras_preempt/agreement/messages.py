@@ -37,9 +37,9 @@ class Position:
     """Where in the program a boundary is."""
 
     epoch: int  # From 0.
-    phase: (
-        str  # One of `PHASES`: before a train execution, in validation, as an epoch begins, after training.
-    )
+    phase: str
+    """One of `PHASES`: before a train execution, in validation, as an epoch begins, after training."""
+
     batch: int  # The one that comes next in this phase, from 0.
     step: int | None = None  # Train steps finished since the model was made, where known.
 

@@ -44,8 +44,8 @@ class RandomOperation:
     """
 
     kind: str  # TensorFlow's name for it, such as "RandomStandardNormal", "RngReadAndSkip" or "EagerPyFunc".
-    where: (
-        str  # The user's line that made it, such as "train_step (train.py:34)", or the layers that it is in.
-    )
+    where: str
+    """The user's line that made it, such as "train_step (train.py:34)", or the layers that it is in."""
+
     seeded: bool = False
     resource: Any = None

@@ -190,7 +190,7 @@ class Propagation:
         if self._coordinator.members == 1 or self._out_of_reach:
             return None
         try:
-            # Not by a wait that ends without the key: TensorFlow keeps such a request for ever.
+            # Not by a wait that ends without the key: TensorFlow keeps such a request forever.
             if self._coordinator.put_if_absent(_KEY, NOBODY):
                 self._coordinator.delete(_KEY)
                 return None

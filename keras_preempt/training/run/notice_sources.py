@@ -49,9 +49,8 @@ class NoticeSources:
         clustered = place.members > 1 or bool(place.workers)
         if SignalNotices.possible():
             interrupts = None
-            raises = (
-                signal.getsignal(signal.SIGINT) is signal.default_int_handler
-            )  # As Python does by itself.
+            # As Python does by itself.
+            raises = signal.getsignal(signal.SIGINT) is signal.default_int_handler
             if config.save_on_interrupt and signal.SIGINT not in signals and raises:
                 interrupts = Interrupts(runtime.expect, runtime.interrupt, lambda: runtime.started)
             self._signals = SignalNotices(
@@ -72,10 +71,7 @@ class NoticeSources:
         if clustered and backend().hears_by_key:
             # In addition to the signals: one that came before this fit went to the runtime's own handler, which sets
             # the key up to a second later.
-            keys, on_lost = (
-                coordinator,
-                None,
-            )  # Under the keys of which coordinator TensorFlow leaves its notices.
+            keys, on_lost = coordinator, None  # Those under which TensorFlow leaves its notices.
             if place.workers:
                 try:
                     keys = backend().notice_keys()

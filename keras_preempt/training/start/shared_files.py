@@ -4,7 +4,7 @@ All workers run one program, so that a relative path in a callback is one file f
 two save a model in it at once, the file may be broken, and HDF5 ends one of them with an error about a lock.
 
 On JAX all processes that train together have to save a model at the same moment: while Keras saves, it puts values onto
-the devices of all of them. On some of them alone, such a callback fails, or waits for ever.
+the devices of all of them. On some of them alone, such a callback fails, or waits forever.
 """
 
 from __future__ import annotations
