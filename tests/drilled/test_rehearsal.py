@@ -26,10 +26,9 @@ from keras_preempt.checkpoint import failpoints
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli.drill.comparison import find_parting
 from keras_preempt.cli.drill.step_records import RunRecord, read_run_record
-from keras_preempt.drilled import hooks, places, step_record
-from keras_preempt.drilled.places import record_name
+from keras_preempt.drilled import hooks, places
 from keras_preempt.drilled.rehearsal import HALF_WRITTEN, Drill
-from keras_preempt.drilled.step_record import Begun, StepRecord, digests
+from keras_preempt.drilled.step_record import StepRecord
 from keras_preempt.process import environment
 from tests import fits
 from tests.cluster.noticed_fit import Model
@@ -231,80 +230,6 @@ def test_a_fit_is_named_by_its_place_and_known_by_the_words_of_the_script(root: 
 @pytest.mark.parametrize("directory", ["", "  ", "a\0b", 3, None])
 def test_what_is_no_directory_is_left_to_be_refused(root: str, directory: object) -> None:
     assert hooks.directory_for(directory) == directory  # type: ignore[arg-type]
-
-
-def test_each_boundary_is_on_disk_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(environment.DRILL_RECORD, str(tmp_path))
-    monkeypatch.setenv(environment.INCARNATION, "2")
-    weights = np.zeros(3, np.float32)
-    record = StepRecord.from_environment(1, lambda: {"model/kernel": weights}, weights.nbytes)
-    assert record is not None
-    record.begin(Begun(4, "step-00000004/a", ["why"], ["Warm"]))
-    record.boundary(Position(0, "epoch", 0, 4), None)
-    record.boundary(Position(0, "train", 0, 4), {"loss": np.float32(0.5), "vector": np.zeros(2)})
-    weights[1] = 1.0
-    record.boundary(Position(0, "train", 1, 5), {})
-    record.sources(["a"])
-    found = [json.loads(line) for line in (tmp_path / record_name(2, 1)).read_text().splitlines()]
-    record.close()
-    assert [found[0][key] for key in ("what", "step", "exact", "why")] == ["begin", 4, False, ["why"]]
-    assert (found[0]["restored"], found[0]["unsaved"]) == ("step-00000004/a", ["Warm"])
-    assert "digests" not in found[1]
-    assert found[2]["logs"] == {"loss": 0.5}
-    assert found[2]["digests"].keys() == {"weights"}
-    assert found[2]["digests"] != found[3]["digests"]
-    assert found[4] == {"what": "sources", "found": ["a"]}
-
-
-@pytest.mark.parametrize("ended", [False, True])
-@pytest.mark.filterwarnings("error")
-def test_what_an_error_missed_is_recorded_whether_or_not_training_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
-) -> None:
-    left_open: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", left_open.append)
-    record = StepRecord(tmp_path / "r", dict, 0, 1)
-    if ended:
-        record.close()
-    record.missed(["Warm"])
-    if not ended:
-        record.boundary(Position(0, "validation", 0, 4), None)
-    record.close()
-    found = [json.loads(line)["what"] for line in (tmp_path / "r").read_text().splitlines()]
-    assert found == (["missed"] if ended else ["missed", "at"])
-    assert not left_open
-
-
-def test_a_large_state_is_summed_up_at_some_executions_only(tmp_path: Path) -> None:
-    record = StepRecord(tmp_path / "r", dict, 2 * step_record.SUMMED_AT_ONCE, steps_per_execution=3)
-    for step in range(0, 24, 3):
-        record.boundary(Position(0, "train", step, step), {})
-    record.boundary(Position(1, "end", 0, 26), {})
-    record.close()
-    found = [json.loads(line) for line in (tmp_path / "r").read_text().splitlines()]
-    assert [line["step"] for line in found if "digests" in line] == [0, 9, 18, 26]
-
-
-GROUPS = {
-    "model/dense/kernel": "weights",
-    "optimizer/adam/velocity": "optimizer",
-    "metrics/loss/total@1": "metrics",
-    "model/dropout/seed_generator/seed_generator_state@0": "random seeds",
-    "keras/global_seed@0": "random seeds",
-    "else": "other state",
-}
-
-
-def test_a_change_of_any_tensor_changes_the_sum_of_its_group_whatever_it_holds() -> None:
-    for name, group in GROUPS.items():
-        before, after = digests({name: np.array([1.0, 2.0])}), digests({name: np.array([1.0, 2.5])})
-        assert before.keys() == after.keys() == {group}
-        assert before != after
-
-    # So do strings, scalars and empty tensors.
-    words = digests({"a": np.array([b"x", b"y"], object)})
-    assert words != digests({"a": np.array([b"x", b"z"], object)})
-    assert digests({"a": np.float32(1).reshape(()), "b": np.zeros((0, 2))})
 
 
 STEPS, EPOCHS = 6, 2
