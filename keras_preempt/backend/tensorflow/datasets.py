@@ -64,11 +64,11 @@ def is_copied(distributed: Any) -> bool:
     if workers is None:
         return False
     made_on = [dataset._variant_tensor.device for dataset in pipelines_of(distributed)]
-    return {_process(name) for name in made_on} != {_process(name) for name in workers.worker_devices}
+    return {process_of(name) for name in made_on} != {process_of(name) for name in workers.worker_devices}
 
 
-def _process(device: str) -> tuple[str | None, int | None]:
-    """Returns the job and the task of a device; those where operations run by default if its name has none."""
+def process_of(device: str) -> tuple[str | None, int | None]:
+    """Returns the job and the task of a device; those where operations run by default if its name has no job."""
     spec = tf.DeviceSpec.from_string(device)
     if spec.job is None:
         spec = tf.DeviceSpec.from_string(tf.zeros(()).device)

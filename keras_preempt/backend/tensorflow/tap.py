@@ -22,10 +22,10 @@ import tensorflow as tf
 
 from keras_preempt.backend.tensorflow.datasets import (
     as_bytes,
-    is_copied,
     iterator_parts,
     keeps_a_shuffle,
     keeps_every_shuffle,
+    process_of,
     restore_iterator,
 )
 from keras_preempt.backend.tensorflow.reshuffling import keys_of, parts_of, values_of
@@ -78,13 +78,12 @@ class TapState:
         if self.drawn is None:
             self._informative = self.to_bytes()
             self.drawn, self.size = _drawn(self._informative), len(self._informative)
-            all_parts = list(parts_of(self._informative))
-            informative = [
-                number
-                for number, part in enumerate(all_parts)
-                if _NUMBER in keys_of(part) or keeps_a_shuffle(part.metadata)
-            ]
-            self.known = Known(len(all_parts), self.size, tuple(informative))
+            informative, count = [], 0
+            for number, part in enumerate(parts_of(self._informative)):  # Not listed: a buffer may be large.
+                if _NUMBER in keys_of(part) or keeps_a_shuffle(part.metadata):
+                    informative.append(number)
+                count += 1
+            self.known = Known(count, self.size, tuple(informative))
 
     def keeps_every_shuffle(self, pipelines: Iterable[Any]) -> bool:
         """Whether it holds the reshuffling of the epochs to come, of every shuffle of these pipelines."""
@@ -183,7 +182,9 @@ def tap_of(distributed: Any) -> Tap | None:
     workers = distributed._input_workers
     if len(distributed._cloned_datasets) != 1 or len(workers.worker_devices) != 1:
         return None
-    return None if is_copied(distributed) else Tap(distributed)
+    # A remote worker would take the state with it.
+    is_here = process_of(workers.worker_devices[0]) == process_of("")
+    return Tap(distributed) if is_here else None
 
 
 def _drawing(below: Any) -> Any:

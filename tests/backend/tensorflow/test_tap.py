@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tensorflow as tf
 from tensorflow.python.data.ops import map_op
 
+from keras_preempt.backend.tensorflow import datasets, reshuffling
 from keras_preempt.backend.tensorflow import tap as taps
 from keras_preempt.backend.tensorflow.tap import Tap, tap_of
 from tests.backend.changed import tensorflow_changed as _changed
@@ -116,6 +119,45 @@ def test_what_is_not_distributed_for_this_process_alone_has_no_tap(
         type("Workers", (), {"worker_devices": ("/job:tpu_worker/replica:0/task:0/device:CPU:0",)})(),
     )
     assert tap_of(distributed) is None
+
+
+def test_what_was_made_on_a_remote_worker_has_no_tap_whose_state_is_lost_with_it(
+    strategy: tf.distribute.Strategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distributed = strategy.experimental_distribute_dataset(PIPELINES["shuffled"]())
+    there = "/job:tpu_worker/replica:0/task:0/device:CPU:0"
+    monkeypatch.setattr(distributed, "_input_workers", SimpleNamespace(worker_devices=(there,)))
+    made_there = SimpleNamespace(_variant_tensor=SimpleNamespace(device=there))
+    monkeypatch.setattr(datasets, "pipelines_of", lambda distributed: [made_there])
+    assert not datasets.is_copied(distributed)
+    assert tap_of(distributed) is None
+
+
+def test_the_parts_of_a_state_are_looked_at_one_by_one(
+    strategy: tf.distribute.Strategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a copy, so that all of them would take the memory of a large shuffle buffer once more."""
+
+    class Part:
+        def __init__(self, part: Any) -> None:
+            self.metadata, self.tensors = part.metadata, part.tensors
+
+    seen: list[weakref.ref[Part]] = []
+    alive: list[int] = []
+
+    def parts_of(state: bytes) -> Iterator[Part]:
+        for each in reshuffling.parts_of(state):
+            part = Part(each)
+            seen.append(weakref.ref(part))
+            yield part
+            del part
+            alive.append(sum(reference() is not None for reference in seen))
+
+    monkeypatch.setattr(taps, "parts_of", parts_of)
+    state = tapped(strategy).state()
+    assert state is not None
+    assert len(seen) > 2
+    assert max(alive) == 1
 
 
 @pytest.mark.parametrize("name", taps.NEEDED)
