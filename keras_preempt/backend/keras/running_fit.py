@@ -42,11 +42,14 @@ class TracedStep:
 
     Attributes:
         keeps_variables: Whether a variable outside of the model is a constant to it, with the value of its first run.
-        variables: The variables that it uses and that are not known otherwise.
     """
 
     keeps_variables = False
-    variables: Sequence[Any] = ()
+
+    @property
+    def variables(self) -> Sequence[Any]:
+        """The variables that it uses and that are not known otherwise."""
+        return ()
 
     @property
     def changed_variables(self) -> Sequence[Any]:

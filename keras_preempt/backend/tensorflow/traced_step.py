@@ -45,13 +45,17 @@ class TracedFunction(TracedStep):
 
     def __init__(self, function: Any) -> None:
         self.function = function
-        # Each replica's own, by first use: TensorFlow keeps them in a set, in another order in every process.
-        # `captured_inputs` would call what is captured late, which draws the next keys of collectives: if one worker
-        # looks at more traces than the others, all of them wait forever.
-        captured = function.graph.external_captures
+
+    @property
+    def variables(self) -> Sequence[Any]:
+        """The variables that it uses, each replica's own, by first use; the trace keeps none of them alive."""
+        # TensorFlow keeps them in a set, in another order in every process. `captured_inputs` would call what is
+        # captured late, which draws the next keys of collectives: if one worker looks at more traces than the others,
+        # all of them wait forever.
+        captured = self.function.graph.external_captures
         first_use = {id(handle): number for number, handle in enumerate(captured)}
-        self.variables = sorted(
-            function.graph.variables, key=lambda each: first_use.get(id(each.handle), len(first_use))
+        return sorted(
+            self.function.graph.variables, key=lambda each: first_use.get(id(each.handle), len(first_use))
         )
 
     @property

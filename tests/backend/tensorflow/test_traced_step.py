@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -313,3 +315,19 @@ def test_looking_at_a_trace_computes_nothing_that_is_captured_late() -> None:
     assert [each is one for each, one in zip(looked.variables, (second, first), strict=True)] == [True, True]
     assert looked.changed_variables == []
     assert drawn == []
+
+
+def test_a_trace_keeps_no_variable_alive_and_needs_those_that_are_gone_for_nothing_else() -> None:
+    used = [tf.Variable(1.0)]
+
+    @tf.function
+    def step() -> tf.Tensor:
+        return used[0] + 1.0
+
+    looked = TracedFunction(step.get_concrete_function())
+    assert [each is used[0] for each in looked.variables] == [True]
+    gone = weakref.ref(used[0])
+    used.clear()
+    gc.collect()
+    assert gone() is None
+    assert TracedFunction(looked.function).random_operations() == []
