@@ -85,6 +85,8 @@ def run(
       75   this command was told to stop, and a checkpoint is committed: start it again
            (the worker's own restart code, if --restart-code names others)
       74   this command was told to stop, and what was trained could not be saved
+      69   workers have lost each other, before there was a checkpoint or when this command was
+           told to stop: start it again, a limited number of times
       1    it gave up: several restarts in a row without progress
       2    wrong usage
       130  stopped by Ctrl-C
