@@ -44,7 +44,7 @@ def divide(
     Args:
         values: The values, of distinct names.
         writers: The workers that write, at least one: those that are not under notice, if there are any.
-        gone: Workers that write nothing any more. Raises `PiecesLost` if all holders of a piece are among them.
+        gone: Workers that no longer write. Raises `PiecesLost` if all holders of a piece are among them.
 
     Returns:
         The boxes of each writer, and of every other worker that has any, by number: those of divided values first, each

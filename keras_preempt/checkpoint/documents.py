@@ -81,7 +81,8 @@ def as_read(value: dict[str, Any]) -> dict[str, Any]:
 def decode_document(data: bytes, file: str, newest: int = FORMAT) -> dict[str, Any]:
     """Returns the fields of a document without its `crc32c`; `file` is its name, for messages.
 
-    Raises `UnsupportedFormat` if its format is newer than `newest`, and `CorruptCheckpoint` if it was not written so.
+    Raises `UnsupportedFormat` if its format is newer than `newest`, and `CorruptCheckpoint` if it is not what was
+    written.
     """
     try:
         fields = loads(data, encoding="ascii")

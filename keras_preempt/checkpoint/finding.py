@@ -92,7 +92,7 @@ def find(store: Store, directory: str) -> CheckpointInfo | None:
 
 
 def manifests_in(store: Store, folders: Iterable[str]) -> Iterator[tuple[str, Manifest]]:
-    """Yields each readable manifest in those of some folders of a run that are steps', and the attempt's folder."""
+    """Looks for readable manifests in those of `folders` that are of steps; yields each after its folder."""
     for folder in folders:
         for attempt in store.children(folder) if parse_step(folder) is not None else ():
             info = find(store, f"{folder}/{attempt}")

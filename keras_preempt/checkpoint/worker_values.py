@@ -11,7 +11,7 @@ import numpy as np
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.values import Box
 
-_REPLICA = re.compile(r"(.*)@([0-9]+)\Z", re.DOTALL)
+_REPLICA = re.compile(r"(.*)@([0-9]{1,9})\Z", re.DOTALL)  # Python converts no number of thousands of digits.
 
 
 def by_replica(local: Mapping[str, Array]) -> dict[str, list[Array]]:
@@ -56,7 +56,7 @@ class WorkerValues:
         )
 
     def joined(self, more: WorkerValues) -> WorkerValues:
-        """Returns these and others; of those of one name, the others."""
+        """Returns both; a name that is in both has the value of `more`."""
         return WorkerValues(
             {**self.whole, **more.whole}, {**self.local, **more.local}, {**self.boxes, **more.boxes}
         )

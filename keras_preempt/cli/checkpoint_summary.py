@@ -34,9 +34,7 @@ class CheckpointSummary:
     directory: str
     incarnation: int | None  # The number of the start that saved it.
     epoch: int | None = None  # From 0.
-    phase: str | None = (
-        None  # "epoch" (at the beginning of one), "train", "validation" or "end" (of the training).
-    )
+    phase: str | None = None  # "epoch" (where one begins), "train", "validation" or "end" (of the training).
     batch: int | None = None  # The next one of this phase, from 0.
     saved_at: float | None = None  # In seconds since 1970.
     workers: int | None = None

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_preempt.checkpoint.values import Box, Piece, Value, check_cover, size_of
+from keras_preempt.checkpoint.worker_values import by_replica
 
 Run = tuple[tuple[int, int], ...]
 
@@ -184,3 +185,12 @@ def test_an_impossible_tensor_is_refused(name: str, dtype: Any, shape: tuple[int
 def test_a_run_outside_its_tensor_is_refused(start: int, stop: int) -> None:
     with pytest.raises(ValueError, match=r"Expected a piece of 'a' with the dimensions \[6\]"):
         Value("a", "float32", (2, 3)).run(start, stop)
+
+
+def test_replicas_are_in_the_order_of_their_numbers_and_no_name_is_too_long_to_be_read() -> None:
+    numbered = {f"model/mean@{n}": np.asarray(n) for n in (10, 0, 2)}
+    beside = {"callbacks/own": np.zeros(1), "callbacks/best@" + "9" * 5000: np.zeros(1)}
+    found = by_replica({**numbered, **beside})
+    assert {name: [int(value) for value in values] for name, values in found.items()} == {
+        "model/mean": [0, 2, 10]
+    }
