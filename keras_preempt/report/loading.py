@@ -16,6 +16,7 @@ from keras_preempt.process import this_process
 from keras_preempt.process.words import counted, some
 from keras_preempt.report import events
 from keras_preempt.report.account import Account, account
+from keras_preempt.report.event import whole
 
 _MOST_STARTS_NAMED = 5
 _MOST_SILENT = 1 << 16
@@ -83,7 +84,7 @@ class Loader:
 
 def _unreported_commits(store: Store, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns the events that committed checkpoints stand for, where no worker has reported the commit."""
-    steps = {record.get("step") for record in records if record["event"] == "commit"}
+    steps = {whole(record, "step") for record in records if record["event"] == "commit"}
     folders = [folder for folder in store.children("") if parse_step(folder) not in steps]
     return [
         {

@@ -201,6 +201,16 @@ def test_half_written_and_damaged_files_are_named_and_the_rest_is_reported(tmp_p
     assert "finished at step 21" in out
 
 
+@pytest.mark.parametrize("step", [[15], {"15": 15}, "15", None])
+def test_a_commit_whose_step_is_no_number_does_not_count(step: object, tmp_path: Path, run: Run) -> None:
+    directory = write(str(tmp_path / "run"), preempted())
+    expected = printed(run, directory)
+    log = tmp_path / "run" / events.log_name(2, 0)
+    moment = json.loads(log.read_bytes().splitlines()[-1])["time"]
+    log.write_bytes(log.read_bytes() + events.line("commit", moment, 0, attempt="odd", step=step))
+    assert printed(run, directory) == expected
+
+
 @pytest.mark.parametrize(("ahead", "lost"), [(None, "unknown lost"), (20, "at most 20 lost")])
 def test_a_run_without_an_end_can_be_declared_over(
     ahead: int | None, lost: str, made: Made, run: Run
