@@ -148,7 +148,7 @@ class _Job:
             self.how_it_ended = f"worker 0 of start {self.number} is gone, and reported no end"
 
     def _new_events(self) -> Iterator[dict[str, Any]]:
-        """Yields what worker 0, and then the launcher, have written since the last look."""
+        """Yields what the launcher, and then worker 0, have written since the last look."""
         for name in self._store.children(EVENTS):
             log = events.parse_log_name(name)
             # Of a bucket each object is read once: such objects do not grow.

@@ -25,7 +25,7 @@ foreground, and a wrapper among them may pass it on as well."""
 
 
 class Interrupts:
-    """What SIGINT means to one fit. When the listener thread hears it tells a second Ctrl-C from the first.
+    """What SIGINT means to one fit. When the listener thread hears it decides whether a Ctrl-C is the second one.
 
     For the first one `expect` is called in the main thread, from the signal handler, so it must not wait for anything,
     and `on_interrupt` in the listener thread. Until there is anything to save (`trains`), Ctrl-C raises

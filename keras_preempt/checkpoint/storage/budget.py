@@ -129,7 +129,7 @@ class Budget:
                     raise error
 
             def attempt(*arguments: Any, **options: Any) -> Any:
-                # Those timeouts that the library knows were right for the first try.
+                # The timeouts that the library was given were right for the first try only.
                 token = timeouts_of_this_try.set(self.timeout(payload))
                 try:
                     return _answer_of(lambda: request(*arguments, **options), expected)
