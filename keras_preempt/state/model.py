@@ -186,11 +186,17 @@ class ModelState:
         """Returns the values of a few small weights, enough to see whether somebody has changed the weights."""
         weights = {id(variable) for variable in self._model.trainable_variables}
         names = [
-            name
-            for name, variable in {**self.mirrored, **self.sharded}.items()
-            if id(variable) in weights and math.prod(variable.shape) <= SMALL
+            [
+                name
+                for name, variable in kind.items()
+                if id(variable) in weights and math.prod(variable.shape) <= SMALL
+            ]
+            for kind in (
+                self.mirrored,
+                self.sharded,
+            )  # Both: whoever changes some may leave the others alone.
         ]
-        return self.capture(names[:_SAMPLED], copy=True)
+        return self.capture([name for each in names for name in each[:_SAMPLED]], copy=True)
 
     def is_like(self, sample: WorkerValues) -> bool:
         """Whether those weights still have the values of a `sample`."""

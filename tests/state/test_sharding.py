@@ -190,7 +190,11 @@ def test_what_a_validation_changes_is_kept_of_divided_variables_too() -> None:
         assert {name: list(held) for name, held in kept.items()} == state.needed()
 
 
-def test_a_change_of_a_small_divided_weight_shows() -> None:
+@pytest.mark.parametrize("sampled", [8, 1])
+def test_a_change_of_a_small_divided_weight_shows_however_many_mirrored_ones_there_are(
+    sampled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keras_preempt.state.model._SAMPLED", sampled)
     model = made()
     with divided(0, HOLDERS):
         state = state_of(model)
