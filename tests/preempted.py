@@ -121,9 +121,16 @@ def start(
     made = list(callbacks())
     config = TerminationConfig(exit_fn=lambda: None)
     ours = [] if plain else [PreemptionCallback(directory, termination=config), Striker(strike, directory)]
-    options = {"batch_size": 4, "epochs": 3, "verbose": 0, "validation_data": (X[:16], Y[:16])}
+    options = {
+        "x": X,
+        "y": Y,
+        "batch_size": 4,
+        "epochs": 3,
+        "verbose": 0,
+        "validation_data": (X[:16], Y[:16]),
+    }
     try:
-        history = model.keras.fit(X, Y, callbacks=[*ours, *made], **{**options, **arguments}).history
+        history = model.keras.fit(callbacks=[*ours, *made], **{**options, **arguments}).history
     except Preempted:
         return None
     return Ended(

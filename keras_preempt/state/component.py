@@ -1,8 +1,9 @@
 """Components: each kind of state that a fit has, how it is captured, and when it is restored.
 
-A fit holds a list of them. They are captured in its order and restored in the reverse one, so that what a later one
-does meanwhile (a callback that draws random numbers) leaves no trace in an earlier one. The variables come first in
-both.
+A fit holds a list of them. They are captured in its order, and the variables last. The variables are restored first:
+when fit begins, with the components in the same order, so that what may warn or fail comes before the input, which may
+be drawn again for long; later with the components in the reverse one, so that what a later one does meanwhile (a
+callback that draws random numbers) leaves no trace in an earlier one.
 """
 
 from __future__ import annotations

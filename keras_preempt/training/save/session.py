@@ -296,7 +296,9 @@ class Session:
         # Keras has just reset the metrics for an epoch that begins.
         left_out = ("metrics/",) if moment is RestoreMoment.EPOCH_BEGINS else ()
         self._model_state.restore(saved.values.select(lambda name, _: not name.startswith(left_out)))
-        for component in reversed(self._components):
+        # What may warn or fail comes before the input, which may be drawn again for long.
+        in_order = moment is RestoreMoment.BEGIN
+        for component in self._components if in_order else reversed(self._components):
             component.restore(saved, moment)
 
     def _kept(self, values: WorkerValues) -> WorkerValues:
