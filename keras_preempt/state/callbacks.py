@@ -180,8 +180,7 @@ class CallbackStates(Component):
             if not known and not plain.has_state_methods(callback) and getattr(callback, KEEPS, True):
                 self.users[_unique(callback, self.users)] = callback
         self.attributes = Attributes(self.users)
-        self._code = [HookCode(each, WHILE_TRAINING) for each in callbacks]
-        self._set = {found for each in self._code for found in each.set_outside(variables=False)}
+        self._set = {found for each in self._read() for found in each.set_outside(variables=False)}
         self.trained = TrainedLayers(callbacks[0].model if may_be_trainable(self._set) else None)
         self.lost = [
             (callback, each)
@@ -190,6 +189,10 @@ class CallbackStates(Component):
         ]
         self.unsaved = [what for _, what in self.lost]
 
+    def _read(self) -> list[HookCode]:
+        """Not kept: it holds what callbacks use as the fit begins, and may drop while they train."""
+        return [HookCode(each, WHILE_TRAINING) for each in self._all]
+
     def sets(self, *, constant: bool) -> list[str]:
         """Returns what callbacks set while training goes on that a step keeps as it was in its first run.
 
@@ -197,8 +200,8 @@ class CallbackStates(Component):
         callback may have the step traced anew. If `constant`, the step keeps also the values of variables that no
         checkpoint holds.
         """
-        found = self._set
-        if all(each.names.isdisjoint(TRACING) for each in self._code):
+        found, read = self._set, self._read()
+        if all(each.names.isdisjoint(TRACING) for each in read):
             before_step = {
                 each
                 for callback in self._all
@@ -207,7 +210,7 @@ class CallbackStates(Component):
             found = {each for each in found if not each.startswith("trainable ") or each in before_step}
         assigned = {
             f"{each.name} (in {type(callback).__name__})"
-            for callback, code in zip(self._all, self._code, strict=True)
+            for callback, code in zip(self._all, read, strict=True)
             if constant and code.may_change_weights
             for each in code.uses_variables()
             if not variables_of(each.value) and not all(map(self._held, variables_in(each.value)))

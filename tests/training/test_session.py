@@ -1,7 +1,8 @@
-"""What a fit restores first."""
+"""What a fit restores first, and what it holds while it trains."""
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +62,35 @@ def test_files_of_callbacks_are_back_before_the_input_is_drawn_again(tmp_path: P
     assert start(tmp_path, data(24, 1, drawn), None, keras.callbacks.CSVLogger(rows)) is not None
     assert saved.count("\n") == 2  # A header, and one epoch.
     assert there[0]
+
+
+class Helper:
+    def update(self) -> None:
+        self.count = 1
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.helper = Helper()
+
+
+class Replaces(keras.callbacks.Callback):
+    """Replaces an object that its code uses, after the first epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holder = Holder()
+        self.first = weakref.ref(self.holder.helper)
+        self.gone: bool | None = None
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.holder.helper.update()
+        if epoch == 1:
+            self.holder.helper = Helper()
+            self.gone = self.first() is None
+
+
+def test_what_a_callback_drops_while_it_trains_is_not_held(tmp_path: Path) -> None:
+    ended = preempted.start(tmp_path, lambda: [Replaces()], what=lambda callback: callback.gone)
+    assert ended is not None
+    assert ended.what
