@@ -144,6 +144,19 @@ def test_restored_anywhere_the_rest_is_the_same_and_earlier_epochs_are_not_drawn
             assert len(source.asked) <= drawn_in_all / 2, (epoch, step, how)
 
 
+def test_a_fit_with_an_interleaving_of_endlessly_many_datasets_begins() -> None:
+    made: list[int] = []
+
+    def shard(number: int) -> Any:
+        made.append(number)
+        assert len(made) < 1000  # The datasets themselves never end.
+        return grain.MapDataset.range(SAMPLES).batch(BATCH)
+
+    shards = grain.MapDataset.range(3).map(shard).repeat()
+    iterator, _ = begin(grain.experimental.InterleaveIterDataset(shards, cycle_length=2), steps_per_epoch=3)
+    assert len(run(iterator, 1)[0]) == 3
+
+
 def test_restored_twice_before_anything_is_drawn_the_rest_is_the_same() -> None:
     whole, saves = saves_of("repeated")
     _, iterator, feed = feed_of("repeated")

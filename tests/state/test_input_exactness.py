@@ -20,10 +20,15 @@ pytestmark = pytest.mark.usefixtures("fresh_keras")
 DATA = tf.data.Dataset.range(8)
 
 
+class Distributed(tf.distribute.DistributedDataset):  # type: ignore[misc]
+    def __init__(self, dataset: Any) -> None:
+        self._original_dataset = dataset
+
+
 def feed(dataset: Any, *, distributed: bool = False, batches: int | None = 8) -> Any:
     nothing = dict.fromkeys(("py_dataset", "snapshots", "grain", "repeats"))
     return SimpleNamespace(
-        dataset=SimpleNamespace(_original_dataset=dataset) if distributed else dataset,
+        dataset=Distributed(dataset) if distributed else dataset,
         pipelines=[dataset],
         is_shared=distributed,
         batches=batches,

@@ -50,6 +50,8 @@ def pipelines_of(distributed: Any) -> list[Any]:
     """Returns the pipelines of what Keras iterates over, before a strategy has changed them; empty if unknown."""
     if isinstance(distributed, tf.data.Dataset):
         return [distributed]
+    if not isinstance(distributed, tf.distribute.DistributedDataset):
+        return []  # It may be any object of the user's, whose attributes are not asked: one may draw data.
     if isinstance(original := getattr(distributed, "_original_dataset", None), tf.data.Dataset):
         return [original]
     return [each for each in getattr(distributed, "_datasets", ()) if isinstance(each, tf.data.Dataset)]
