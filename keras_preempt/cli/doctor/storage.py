@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -46,9 +47,9 @@ def check_place(findings: Findings, store: Store, platform: Platform) -> bool:
             findings.ok(what, f"{store.url} {can}." if store.is_local else f"{store.url}: {can}.")
             continue
         usable = False
-        text = str(error)
-        before, separator, cure = text.rpartition(". ") if text.count(". ") > 1 else (text, "", "")
-        found = f"{before}{separator}".strip()
+        # The last sentence is the cure; an ellipsis in it, as of a command, ends no sentence.
+        *sentences, last = re.split(r"(?<=[^.]\.) ", str(error))
+        found, cure = (" ".join(sentences), last) if len(sentences) > 1 else (str(error), "")
         if operation in _NEEDED_FOR:
             found += f" Without it, {_NEEDED_FOR[operation]}."
         findings.problem(what, found, cure or "Check the permissions there.")

@@ -86,7 +86,8 @@ def test_a_directory_that_cannot_be_written_is_cured_by_what_hinders_it(small_di
 def test_a_permission_that_a_bucket_does_not_give_is_named_alone(denied: str, does: str) -> None:
     with FakeGcs(deny=[denied]) as gcs:
         report = doctor("gs://bucket/run", env=gcs.environment())
-        assert "roles/storage.objectUser" in report.cure(f"permission to {does}")
+        # Whole, though the command in it has an ellipsis.
+        assert "\nGive this account roles/storage.objectUser" in report.cure(f"permission to {does}")
         assert report.problems == {f"permission to {does}"}
         gcs.deny = set()  # The cure: the role has all of them.
         doctor("gs://bucket/run", "--state-size", "1MB", env=gcs.environment()).assert_passes()
