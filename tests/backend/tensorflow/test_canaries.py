@@ -221,19 +221,6 @@ def test_a_distributed_dataset_knows_its_pipeline_and_its_iterators_have_no_stat
     assert len(datasets.pipelines_of(made)) == 1, _changed("_datasets is gone")
 
 
-def test_the_attributes_of_other_data_are_not_asked() -> None:
-    """An interleaving of Grain keeps a dataset of datasets under a name of TensorFlow's, which may never end."""
-
-    class Interleaved:
-        @property
-        def _datasets(self) -> Any:
-            raise AssertionError("data was drawn")
-
-        _original_dataset = _datasets
-
-    assert datasets.pipelines_of(Interleaved()) == []
-
-
 def test_a_distributed_dataset_knows_where_it_was_made_and_where_it_is_drawn_from() -> None:
     distributed = tf.distribute.MirroredStrategy(["cpu:0"]).experimental_distribute_dataset(
         tf.data.Dataset.range(4).batch(2)

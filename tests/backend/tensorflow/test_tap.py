@@ -121,6 +121,19 @@ def test_what_is_not_distributed_for_this_process_alone_has_no_tap(
     assert tap_of(distributed) is None
 
 
+def test_the_attributes_of_other_data_are_not_asked() -> None:
+    """An interleaving of Grain keeps a dataset of datasets under a name of TensorFlow's, which may never end."""
+
+    class Interleaved:
+        @property
+        def _datasets(self) -> Any:
+            raise AssertionError("data was drawn")
+
+        _original_dataset = _datasets
+
+    assert datasets.pipelines_of(Interleaved()) == []
+
+
 def test_what_was_made_on_a_remote_worker_has_no_tap_whose_state_is_lost_with_it(
     strategy: tf.distribute.Strategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
