@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.storms.plan import Storm, storm, storm_in_saves
-from tests.cluster.storms.verdict import of_the_workers, wrong
+from tests.cluster.storms.plan import LAUNCHER, Blow, Storm, storm, storm_in_saves
+from tests.cluster.storms.verdict import of_the_launcher, of_the_workers, wrong
 from tests.cluster.storms.weather import Gone, Start, Weather
 
 FIRST = int(os.environ.get("KERAS_PREEMPT_FIRST_STORM", "0"))
@@ -87,3 +88,10 @@ def test_under_the_launcher_too_the_status_of_each_worker_is_judged(
 ) -> None:
     start = Start(0, tmp_path, outputs=[""], said=said, status=0, gone=[gone], checkpoints=["step-00000001"])
     assert (of_the_workers(start) == []) == right
+
+
+@pytest.mark.parametrize("unheard", [set(), {signal.SIGTERM}])
+def test_a_signal_ends_the_launcher_only_before_it_has_a_handler(unheard: set[int], tmp_path: Path) -> None:
+    blow = Blow("SIGTERM", "start-up", 0, 0.0, LAUNCHER, ((signal.SIGTERM, 0.0),))
+    start = Start(0, tmp_path, status=-signal.SIGTERM, unheard=unheard, struck=[(blow, True)])
+    assert (of_the_launcher(start) == []) == bool(unheard)

@@ -271,7 +271,8 @@ class Session:
             )
             saved = StoredState.of(loaded, all_go)
             self._restore(saved, RestoreMoment.BEGIN)
-            self._resume = replace(saved, values=self._kept(saved.values))
+            # Nobody is asked any more, and who asks holds the whole start.
+            self._resume = replace(saved, values=self._kept(saved.values), all_go=lambda way: True)
         except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
             raise CorruptCheckpoint(start.name, f"a state of another structure ({error!r})") from error
         seconds = time.time() - began

@@ -88,6 +88,7 @@ class Launch:
             start_new_session=True,
         )
         self.launcher = self._process.pid
+        self.unheard: set[int] = set()  # Signals that it got before it had a handler for them.
         self._lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -117,6 +118,8 @@ class Launch:
         if worker < 0:
             if self._process.poll() is not None:
                 return False
+            if not _caught(self.launcher, number):
+                self.unheard.add(number)
             self._process.send_signal(number)
             return True
         return any(_sent(pid, number) for pid in self._worker(worker))
@@ -165,6 +168,16 @@ def _sent(pid: int, number: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def _caught(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+    handled = re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)
+    return handled is None or bool(int(handled[1], 16) >> (number - 1) & 1)
 
 
 def _group_exists(pid: int) -> bool:

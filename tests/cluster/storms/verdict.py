@@ -56,7 +56,7 @@ def wrong(after: Weather, undisturbed: Weather) -> list[str]:
 def _statuses(start: Start, workers: int) -> list[str]:
     """Statuses that the documentation does not have, or not for this."""
     if start.status is not None:
-        return _of_the_launcher(start) + of_the_workers(start)
+        return of_the_launcher(start) + of_the_workers(start)
     found = []
     preempted = [worker for worker, code in start.codes.items() if code == PREEMPTED]
     if preempted and not start.checkpoints:
@@ -90,7 +90,8 @@ def _allowed(start: Start, lost: bool, trains: bool, *notices: int) -> set[int]:
     return allowed | {-number for number in (KILL, HUP, INT) if start.hit(number)}
 
 
-def _of_the_launcher(start: Start) -> list[str]:
+def of_the_launcher(start: Start) -> list[str]:
+    """Statuses of the launcher that the documentation does not have, or not for this."""
     status = start.status
     allowed = {0}
     struck = [blow for blow, came in start.struck if came and blow.target < 0]
@@ -100,6 +101,7 @@ def _of_the_launcher(start: Start) -> list[str]:
         allowed |= {PREEMPTED, NOT_SAVED, LOST, 128 + TERM, 128 + HUP}
         if start.hit(KILL):
             allowed.add(128 + KILL)
+    allowed |= {-number for number in start.unheard}
     if INT in told:
         allowed.add(PREEMPTED)
     if start.hit(INT):  # Whoever gets it: all workers save and leave, and nobody starts them again.

@@ -42,6 +42,8 @@ class Start:
         said: What the launcher has said.
         codes: The status of each worker; empty under the launcher.
         status: The status of the launcher.
+        unheard: Signals that came to the launcher while Python itself was starting, and did what they do to any
+            program.
         gone: How the workers under the launcher have ended, as it has recorded it.
         cleaned: Workers that the harness itself has ended after another one had failed.
         struck: The blows that came, each with whether the processes were there.
@@ -56,6 +58,7 @@ class Start:
     said: str = ""
     codes: dict[int, int] = field(default_factory=dict)
     status: int | None = None
+    unheard: set[int] = field(default_factory=set)
     gone: list[Gone] = field(default_factory=list)
     cleaned: set[int] = field(default_factory=set)
     struck: list[tuple[Blow, bool]] = field(default_factory=list)
@@ -155,6 +158,7 @@ class Weather:
         start.checkpoints = sorted(str(path.relative_to(self.directory)) for path in found)
         if isinstance(job, Launch):
             start.status = job.code
+            start.unheard = job.unheard
             start.said = "\n".join(job.said())
             start.gone = self._gone()
             return job.code == 0
