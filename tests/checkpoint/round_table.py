@@ -56,7 +56,7 @@ def together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
         try:
             start.wait()
             return call()
-        except Exception as error:
+        except BaseException as error:  # Also a KeyboardInterrupt.
             return error
 
     pool = ThreadPoolExecutor(len(calls))

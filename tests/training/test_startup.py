@@ -53,7 +53,7 @@ class Described(Startup):
 class Failing(LocalStore):
     """A directory in which one worker cannot read what it is told to."""
 
-    def __init__(self, path: Path, breaks: Callable[[str], bool], error: Exception) -> None:
+    def __init__(self, path: Path, breaks: Callable[[str], bool], error: BaseException) -> None:
         super().__init__(path)
         self.breaks = breaks
         self.error = error
@@ -253,6 +253,41 @@ def test_an_unforeseen_error_while_reading_is_told_to_all_at_once(
     stores[unlucky] = Failing(store.path, lambda name: name.endswith(breaks), error)
     outcomes = begin_all(stores)
     assert all(isinstance(outcome, Exception) and str(error) in str(outcome) for outcome in outcomes)
+
+
+@pytest.mark.parametrize("interrupted", range(3))
+def test_ctrl_c_while_one_reads_is_told_to_all_at_once(
+    interrupted: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshake, "START_TIMEOUT", PATIENCE * 10)  # told, not timed out
+    store = saved_run(tmp_path, 3)
+    stores = [store] * 3
+    stores[interrupted] = Failing(store.path, lambda name: name.endswith(".safetensors"), KeyboardInterrupt())
+    outcomes = begin_all(stores)
+    assert isinstance(outcomes.pop(interrupted), KeyboardInterrupt)
+    for outcome in outcomes:
+        assert isinstance(outcome, StartError)
+        assert str(outcome) == f"Worker {interrupted} was ended while it began its fit (KeyboardInterrupt)."
+
+
+def test_ctrl_c_between_two_questions_is_told_to_all_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshake, "START_TIMEOUT", PATIENCE * 10)  # told, not timed out
+    hear_leader = handshake.Handshake.hear_leader
+
+    def interrupted(self: handshake.Handshake, name: str) -> dict[str, Any]:
+        heard = hear_leader(self, name)
+        if self.coordinator.member == 1 and name == "read/0/verdict":
+            raise KeyboardInterrupt
+        return heard
+
+    monkeypatch.setattr(handshake.Handshake, "hear_leader", interrupted)
+    store = saved_run(tmp_path, 3, 6)
+    spoil(store, 6)  # So that there is a second question.
+    outcomes = begin_all([store] * 3)
+    assert isinstance(outcomes.pop(1), KeyboardInterrupt)
+    assert all("Worker 1 was ended while it began its fit" in str(outcome) for outcome in outcomes)
 
 
 def test_a_worker_that_loses_the_one_that_hosts_the_service_has_a_status_of_its_own(tmp_path: Path) -> None:

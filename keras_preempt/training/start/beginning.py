@@ -103,9 +103,13 @@ def start(
     with ending.on_error(), explained(LOOKING) as reached:
         beginning = _Beginning(model, first, last, options, slot, ending, reached)
         participant = beginning.participant
-        # Until they have agreed, the workers tell each other of errors in `startup`.
+        # Until they have agreed, the workers tell each other of errors in `startup`; the others may have agreed when
+        # this one is interrupted.
         with participant.settled(
-            lambda error: backend().errors.says_a_loss(error, participant.place.workers)
+            lambda error: (
+                not isinstance(error, Exception)
+                or backend().errors.says_a_loss(error, participant.place.workers)
+            )
         ):
             agreed = beginning.choose_checkpoint()
         with participant.settled():

@@ -66,20 +66,38 @@ class Handshake:
 
     @contextlib.contextmanager
     def telling(self, name: str) -> Iterator[None]:
-        """Tells an error of this worker to whoever waits for `name`, and raises it again."""
+        """Tells what ends the start of this worker to whoever waits for `name`, and raises it again."""
         try:
             yield
-        except Exception as error:
-            member = self.coordinator.member
-            text = str(error) if isinstance(error, StartError) else f"Worker {member} cannot begin: {error}"
-            failure = Failure(member, type(error).__name__, 0, text)
+        except BaseException as error:
             try:
-                self.coordinator.put_if_absent(f"{self._prefix}/{name}", failure.encode())
+                self._tell(error, name)
             except CoordinationLost:
                 if exit_status_of(error) is None:
                     raise
                 # Else the error already says that a worker is gone, and how that is known.
             raise
+
+    @contextlib.contextmanager
+    def telling_of_interrupt(self, *names: str) -> Iterator[None]:
+        """Tells of Ctrl-C or an exit, which come at any moment, to whoever waits for one of `names` next."""
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException as error:
+            with contextlib.suppress(CoordinationLost):
+                for name in names:
+                    self._tell(error, name)
+            raise
+
+    def _tell(self, error: BaseException, name: str) -> None:
+        member, kind = self.coordinator.member, type(error).__name__
+        text = str(error) if isinstance(error, StartError) else f"Worker {member} cannot begin: {error}"
+        if not isinstance(error, Exception):
+            text = f"Worker {member} was ended while it began its fit ({kind})."
+        failure = Failure(member, kind, 0, text)
+        self.coordinator.put_if_absent(f"{self._prefix}/{name}", failure.encode())
 
     def telling_of(self, stage: str) -> contextlib.AbstractContextManager[None]:
         """Tells an error of this worker to those that wait for it in a stage."""

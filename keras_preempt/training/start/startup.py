@@ -245,18 +245,22 @@ class Startup:
         handshake.say(f"sees/{member}", self.facts)
         number = 0
         while True:
-            proposal = handshake.hear_leader(f"proposal/{number}")
-            if proposal["name"] is None:
-                return Start(incarnation, None, "", ())
-            name, together = str(proposal["name"]), bool(proposal["together"])
-            with handshake.telling(f"read/{number}/{member}"):
-                info = find(self.store, name)
-            if info is None:
-                why = CheckpointError(f"not visible to worker {member}")
-                info = CheckpointInfo(0, "", name, None, why)
-            loaded, _ = self._read(number, info, together)
-            if loaded is not None:
-                return Start(incarnation, loaded, name, tuple(proposal["skipped"]), together)
+            mine = f"read/{number}/{member}"
+            with handshake.telling_of_interrupt(
+                mine, f"exchange/{number}/{member}", f"read/{number + 1}/{member}"
+            ):
+                proposal = handshake.hear_leader(f"proposal/{number}")
+                if proposal["name"] is None:
+                    return Start(incarnation, None, "", ())
+                name, together = str(proposal["name"]), bool(proposal["together"])
+                with handshake.telling(mine):
+                    info = find(self.store, name)
+                if info is None:
+                    why = CheckpointError(f"not visible to worker {member}")
+                    info = CheckpointInfo(0, "", name, None, why)
+                loaded, _ = self._read(number, info, together)
+                if loaded is not None:
+                    return Start(incarnation, loaded, name, tuple(proposal["skipped"]), together)
             number += 1
 
     def _read(self, number: int, info: CheckpointInfo, together: bool) -> tuple[Loaded | None, str | None]:
