@@ -30,25 +30,43 @@ if TYPE_CHECKING:
     from keras_preempt.backend.tensorflow.reshuffling import sources as sources
     from keras_preempt.backend.tensorflow.reshuffling import watch_iterators as watch_iterators
 
-_OF_RESHUFFLING = {"keeps_an_order", "reshuffling_of", "seeds_of", "sources", "watch_iterators"}
+_OF_RESHUFFLING = {
+    "SeedGenerator",
+    "keeps_an_order",
+    "reshuffling_of",
+    "seeds_of",
+    "sources",
+    "watch_iterators",
+}
+
+
+def _nothing(*args: Any) -> tuple[()]:
+    return ()
+
 
 _WITHOUT_PIPELINES: dict[str, Any] = {
+    **dict.fromkeys(_OF_RESHUFFLING, _nothing),
+    "held_elements": _nothing,
     "hidden_sources": list,
+    "ingredients": _nothing,
     "is_copied": lambda distributed: False,
     "iterator_state": lambda iterator: None,
     "iterators": list,
     "keeps_an_order": lambda dataset: False,
+    "keeps_every_shuffle": _nothing,
     "never_has_state": lambda dataset: True,
     "pipelines_of": lambda data: [],
     "reshuffles_while_drawn": lambda dataset: False,
+    "restore_iterator": _nothing,
+    "shuffle_buffers": _nothing,
 }
-"""The answers where the program has not imported TensorFlow; all others yield nothing."""
+"""All names, each with its answer where the program has not imported TensorFlow."""
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__"):
-        raise AttributeError(name)
+    if name not in _WITHOUT_PIPELINES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if sys.modules.get("tensorflow") is None:  # With None in its place, an import raises ModuleNotFoundError.
-        return _WITHOUT_PIPELINES.get(name, lambda *_: ())
+        return _WITHOUT_PIPELINES[name]
     module = "reshuffling" if name in _OF_RESHUFFLING else "datasets"
     return getattr(import_module(f"keras_preempt.backend.tensorflow.{module}"), name)

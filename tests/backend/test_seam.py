@@ -137,3 +137,11 @@ def test_on_tensorflow_the_hooks_at_the_end_of_a_step_stay_in_the_main_thread(tm
     callback = keras_preempt.PreemptionCallback(tmp_path / "run")
     assert not callback.async_safe
     assert keras.callbacks.CallbackList([callback])._async_train is False
+
+
+def test_pipelines_has_the_names_that_it_declares_and_no_others() -> None:
+    tree = ast.parse(Path(pipelines.__file__).read_text())
+    declared = {name.name for node in ast.walk(tree) for name in getattr(node, "names", ()) if name.asname}
+    assert declared == set(pipelines._WITHOUT_PIPELINES)
+    assert not hasattr(pipelines, "cache_clear")
+    assert all(callable(getattr(pipelines, name)) for name in declared)

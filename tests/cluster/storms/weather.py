@@ -191,4 +191,8 @@ class Weather:
 
 def killed(start: Start) -> bool:
     """Whether a process may have gone without a chance to tidy up."""
-    return start.hit(KILL) or bool(start.cleaned) or any(code < 0 for code in start.codes.values())
+    return (
+        start.hit(KILL)
+        or bool(start.unheard or start.cleaned)
+        or any(code < 0 for code in start.codes.values())
+    )
