@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -68,6 +69,11 @@ def test_without_a_preemption_our_line_changes_nothing_of_it(
     assert not changed
 
 
+def named(path: Path) -> Path:
+    """The path of a file without the time and the process that TensorBoard puts into the name of its own."""
+    return path.with_name(re.sub(r"(?<=events\.out\.tfevents\.).*", "", path.name))
+
+
 def differences(script: Script, backend: str, folder: Path, *lines: str) -> list[str]:
     """Returns the names of what differs in two runs of a script: its History, its weights, its files."""
     results, files = [], []
@@ -86,7 +92,7 @@ def differences(script: Script, backend: str, folder: Path, *lines: str) -> list
         assert done.returncode == 0, done.stdout
         with np.load(folder / "results.npz") as loaded:
             results.append({name: (loaded[name].dtype, loaded[name].tobytes()) for name in loaded})
-        files.append({path.relative_to(place) for path in place.rglob("*") if path.is_file()})
+        files.append({named(path.relative_to(place)) for path in place.rglob("*") if path.is_file()})
     first, second = results
     assert len(first) > 2, "nothing was recorded"
     ours = {path for path in files[1] - files[0] if path.parts[0] == "runs"}
