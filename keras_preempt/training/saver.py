@@ -322,9 +322,8 @@ class Saver:
         return manifest.missing, True
 
     def _tidy_after(self, attempt: Attempt) -> None:
-        self._tidier.changed(
-            attempt.directory
-        )  # Once more: it may have been looked into while it was written.
+        # Once more: it may have been looked into while it was written.
+        self._tidier.changed(attempt.directory)
         if attempt.finished:
             self._tidier.now()
         elif not attempt.doomed and attempt.kind not in _LEAVES:
