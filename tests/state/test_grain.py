@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import threading
-import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +13,7 @@ import numpy as np
 import pytest
 
 from keras_preempt.backend.tensorflow.feed import DatasetFeed
+from tests.cluster.small_fit import await_
 from tests.state.continued_input import continued_input
 from tests.state.test_inputs import begin, but_for, captured, run
 
@@ -182,12 +181,13 @@ def test_an_input_that_is_over_is_not_kept_by_what_tensorflow_draws_it_with() ->
     """At the end of a process, TensorFlow waits for an iterator that draws from a Python which is already gone."""
     _, iterator, feed = feed_of("repeated")
     epochs(iterator, 1)
-    gone = threading.Event()
-    kept = weakref.ref(feed, lambda _: gone.set())
+    kept = weakref.ref(feed)
     del iterator, feed, _
-    # A thread that draws ahead holds the feed for the moment in which it asks how far training has come. A collection
-    # in that moment leaves it, as part of a cycle, to the next one.
-    deadline = time.monotonic() + 120
-    while not gone.wait(0.1) and time.monotonic() < deadline:
+
+    def is_gone() -> bool:
+        # A thread that draws ahead holds the feed for the moment in which it asks how far training has come. A
+        # collection in that moment leaves it, as part of a cycle, to the next one.
         gc.collect()
-    assert gone.is_set(), kept()
+        return kept() is None
+
+    await_(is_gone, 120, "the feed is still there")
