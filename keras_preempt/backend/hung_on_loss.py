@@ -1,6 +1,6 @@
 """Ends a coordinator that hangs because its remote workers are gone.
 
-Usually the backend raises an error in the step that runs on workers when they die. TensorFlow can also wait for ever
+Usually the backend raises an error in the step that runs on workers when they die. TensorFlow can also wait forever
 for a tensor on one of them (seen with 2.21, when all workers were killed). Its thread is then inside TensorFlow, where
 no exception and no signal handler of Python reaches it. If it holds the GIL there, no other thread runs either. Then
 only faulthandler's timer is left, which needs no lock but always ends with status 1.

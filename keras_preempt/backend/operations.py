@@ -29,9 +29,8 @@ class Ingredient:
     seeded: bool | None  # None if it takes no seed.
     ordered: bool  # Whether it gives its elements in a fixed order.
     parallel: bool = False  # Whether the function is called for several elements at a time.
-    code: Any = (
-        None  # The Python function that it runs, as TensorFlow keeps it; None for none, or if unknown.
-    )
+    code: Any = None
+    """The Python function that it runs, as TensorFlow keeps it; None if there is none, or it is unknown."""
 
 
 @dataclass(frozen=True)

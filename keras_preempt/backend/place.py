@@ -60,9 +60,8 @@ class Place:
     task: str = ""  # Such as "/job:worker/task:1"; empty if there is only one process.
     jobs: Jobs = ()  # The processes are their tasks, in their order.
     workers: RemoteWorkers = NO_WORKERS  # Those that it coordinates and computes on, as with TPUStrategy.
-    joins: bool = (
-        False  # Whether its strategy makes several workers train together, even if there is only one.
-    )
+    joins: bool = False
+    """Whether its strategy makes several workers train together, even if there is only one."""
 
 
 @dataclass(frozen=True)

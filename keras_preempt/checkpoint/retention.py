@@ -16,7 +16,7 @@ _TEXT = re.compile(r"(\d+(?:\.\d+)?)\s*(s|sec|min|h|d)\Z")
 
 @dataclass(frozen=True)
 class Retention:
-    """Which checkpoints stay: the newest ones, and the first one of each period for ever.
+    """Which checkpoints stay: the newest ones, and the first one of each period forever.
 
     Example:
         Retention(max_to_keep=3, keep_every="epoch") keeps the three newest checkpoints, and of every epoch the
@@ -27,7 +27,7 @@ class Retention:
         max_to_keep: How many of the checkpoints that were committed last stay, at least 1.
         keep_every: The length of a period: a number of training steps, counted from step 0; "epoch"; a time such
             as "1h" or a `datetime.timedelta`, counted from 1970 by the clocks of the workers that commit. None:
-            nothing is kept for ever.
+            nothing is kept forever.
 
     Raises:
         ValueError: An attribute is none of these.

@@ -184,7 +184,7 @@ class Output:
     """Writes to a descriptor, which may be non-blocking, as fast as its reader reads, until `hurry` is called.
 
     A slow reader, such as a pager, slows down the writer. That is right while a job trains, and fatal when it has to
-    save: its workers would wait for ever in the middle of a line of output. After `hurry`, what cannot be written
+    save: its workers would wait forever in the middle of a line of output. After `hurry`, what cannot be written
     within a moment is dropped.
     """
 

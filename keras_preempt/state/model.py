@@ -185,18 +185,16 @@ class ModelState:
     def sample(self) -> WorkerValues:
         """Returns the values of a few small weights, enough to see whether somebody has changed the weights."""
         weights = {id(variable) for variable in self._model.trainable_variables}
-        names = [
-            [
+        names: list[str] = []
+        # Of both kinds: whoever changes one may leave the other alone.
+        for kind in (self.mirrored, self.sharded):
+            small = [
                 name
                 for name, variable in kind.items()
                 if id(variable) in weights and math.prod(variable.shape) <= SMALL
             ]
-            for kind in (
-                self.mirrored,
-                self.sharded,
-            )  # Both: whoever changes some may leave the others alone.
-        ]
-        return self.capture([name for each in names for name in each[:_SAMPLED]], copy=True)
+            names += small[:_SAMPLED]
+        return self.capture(names, copy=True)
 
     def is_like(self, sample: WorkerValues) -> bool:
         """Whether those weights still have the values of a `sample`."""

@@ -104,7 +104,7 @@ def leave_alone() -> None:
     for name in _HELD:
         held = getattr(state, name)
         if held is not None:
-            # Kept for ever: dropping it would wait as well.
+            # Kept forever: dropping it would wait as well.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
             setattr(state, name, None)
 

@@ -28,9 +28,8 @@ class JaxFeed(InputFeed):
     def __init__(self, epoch_iterator: Any) -> None:
         super().__init__(epoch_iterator)
         self.iterate = lambda: LiveIterator(self)
-        self.stub: Callable[[], None] = lambda: (
-            None
-        )  # Makes Keras' next step run nothing: `running_fit.JaxFit.stub`.
+        # Makes Keras' next step run nothing: `running_fit.JaxFit.stub`.
+        self.stub: Callable[[], None] = lambda: None
         self._handed: Any = None
 
     @property
@@ -164,9 +163,8 @@ class LiveIterator:
         dataset = feed.undistributed
         self.source: Any = None if dataset is None else iter(dataset)  # The iterator of a pipeline.
         self.skip = 0  # How many batches of arrays are left out.
-        self.order: Any = (
-            None  # NumPy's random state that the order of arrays is drawn from; None for the present one.
-        )
+        # NumPy's random state that the order of arrays is drawn from; None for the present one.
+        self.order: Any = None
 
     def __iter__(self) -> LiveIterator:
         return self

@@ -68,7 +68,7 @@ def saves_in_background(callback: Any) -> Callable[[], object] | None:
 
     Keras itself waits for them when training ends.
     """
-    orbax = getattr(keras.callbacks, "OrbaxCheckpoint", None)  # New in Keras 3.13.
+    orbax = getattr(keras.callbacks, "OrbaxCheckpoint", None)  # Older releases of Keras have none.
     if orbax is None or not isinstance(callback, orbax):
         return None
     # Keras' own method, also for a subclass of the user's.

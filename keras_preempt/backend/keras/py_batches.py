@@ -58,7 +58,7 @@ def stop_workers(adapter: Any) -> None:
     """Makes Keras' workers, if there are any, begin again with the next iterator over the dataset.
 
     They run until an iterator is asked for one batch more than there are. If it is not, the next one would wait for
-    them for ever. The adapter may be that of any data; its epoch must not have begun.
+    them forever. The adapter may be that of any data; its epoch must not have begun.
     """
     if has_workers(adapter):
         adapter.enqueuer.stop()

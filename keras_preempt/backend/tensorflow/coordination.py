@@ -1,7 +1,7 @@
 """TensorFlow's coordination service: one process (the leader) holds the keys, the others ask it by RPC.
 
 Costs and traps, measured on TensorFlow 2.21: an insert takes about 0.15 ms on one host. A get that times out leaves its
-request pending on both sides for ever, so nothing here polls: every wait is one blocking get, and a wait without a
+request pending on both sides forever, so nothing here polls: every wait is one blocking get, and a wait without a
 limit belongs to a thread that is woken by inserting its key. `get_task_states` and `report_error_to_cluster` hold the
 GIL until they are answered: a leader that is frozen would freeze every thread of this process with it. So they are
 called only after a call without that trait was answered.
@@ -60,7 +60,7 @@ class ServiceCoordinator:
             raise CoordinationTimeout(f"No time was left to wait for {key!r}.")
         milliseconds = 0 if timeout is None else max(1, round(timeout * 1000))
         try:
-            # Releases the GIL. Where it times out, the request stays pending for ever, so this must be rare.
+            # Releases the GIL. Where it times out, the request stays pending forever, so this must be rare.
             return str(self._context.get_config_key_value(key, milliseconds))
         except tf.errors.DeadlineExceededError as error:
             raise CoordinationTimeout(f"The key {key!r} did not appear within {timeout} s.") from error

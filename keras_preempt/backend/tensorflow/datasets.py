@@ -66,6 +66,8 @@ def is_copied(distributed: Any) -> bool:
     if workers is None:
         return False
     made_on = [dataset._variant_tensor.device for dataset in pipelines_of(distributed)]
+    if not made_on:
+        return False
     return {process_of(name) for name in made_on} != {process_of(name) for name in workers.worker_devices}
 
 

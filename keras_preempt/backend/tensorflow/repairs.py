@@ -237,7 +237,7 @@ def _agree_on_finite_gradients(original: Callable[..., Any]) -> Callable[..., An
     """Takes a step only if the gradients are finite on every replica.
 
     Keras asks the first replica of each process, before the gradients are summed. In one process, an overflow on
-    another replica then reaches the weights. With several workers, those with finite gradients wait for ever for the
+    another replica then reaches the weights. With several workers, those with finite gradients wait forever for the
     workers that skip the step.
     """
 

@@ -49,9 +49,8 @@ class Known:
 
     count: int  # Of its parts, nearly all of which are the elements of a shuffle buffer.
     size: int  # In bytes.
-    informative: tuple[
-        int, ...
-    ]  # The parts that say how many elements were drawn, and what the shuffles hold.
+    informative: tuple[int, ...]
+    """The parts that say how many elements were drawn, and what the shuffles hold."""
 
 
 class TapState:

@@ -157,7 +157,7 @@ def _answer_of(request: Callable[[], Any], expected: type) -> Any:
     except requests.JSONDecodeError as error:
         raise OddAnswer.of(error) from error
     except InvalidResponse as error:
-        try:  # Reading it frees the connection, which the client leaves open for ever on a download.
+        try:  # Reading it frees the connection, which the client leaves open forever on a download.
             error.response.content  # noqa: B018 (the attribute reads it)
         except requests.RequestException:
             error.response.close()

@@ -90,9 +90,10 @@ def is_passing(error: BaseException) -> bool:
 def may_have_happened(error: BaseException) -> bool:
     """Returns whether the failed write may have taken effect nevertheless."""
     cause = cause_of(error)
+    # Then no request has left this machine.
     no_connection = isinstance(cause, requests.ConnectTimeout) or isinstance(
         _reason(cause), (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
-    )  # No request has left this machine.
+    )
     return is_passing(cause) and not isinstance(cause, auth.GoogleAuthError) and not no_connection
 
 

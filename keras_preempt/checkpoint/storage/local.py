@@ -168,7 +168,7 @@ class LocalStore(Store):
     def _descriptor(self, name: str) -> int:
         path = self._resolve(name)
         with self._explained(name):
-            # Not blocking, because opening a pipe with this name would wait for ever.
+            # Not blocking, because opening a pipe with this name would wait forever.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 os.close(descriptor)

@@ -71,9 +71,8 @@ class Throttle:
         self._buckets = buckets
         self._stopping = stopping
         rate = min(bucket.rate for bucket in buckets)
-        self.slice = max(
-            1, int(min(_LONGEST_SLICE, rate * _SLICE_SECONDS))
-        )  # bytes between two calls of `spend`
+        # Bytes between two calls of `spend`.
+        self.slice = max(1, int(min(_LONGEST_SLICE, rate * _SLICE_SECONDS)))
 
     def spend(self, count: int) -> None:
         """Waits until `count` more bytes are within all rates."""

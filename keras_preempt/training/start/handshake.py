@@ -93,8 +93,11 @@ class Handshake:
 
     def _tell(self, error: BaseException, name: str) -> None:
         member, kind = self.coordinator.member, type(error).__name__
-        text = str(error) if isinstance(error, StartError) else f"Worker {member} cannot begin: {error}"
-        if not isinstance(error, Exception):
+        if isinstance(error, StartError):
+            text = str(error)
+        elif isinstance(error, Exception):
+            text = f"Worker {member} cannot begin: {error}"
+        else:
             text = f"Worker {member} was ended while it began its fit ({kind})."
         failure = Failure(member, kind, 0, text)
         self.coordinator.put_if_absent(f"{self._prefix}/{name}", failure.encode())

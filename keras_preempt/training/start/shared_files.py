@@ -35,10 +35,8 @@ def written_by(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, Any]:
         for kind, attribute in _PATHS.items()
         if isinstance(callback, kind) and "://" not in str(getattr(callback, attribute))
     ]
-    savers = [
-        keras.callbacks.ModelCheckpoint,
-        getattr(keras.callbacks, "OrbaxCheckpoint", None),
-    ]  # Since Keras 3.15.
+    # Older releases of Keras have no OrbaxCheckpoint.
+    savers = [keras.callbacks.ModelCheckpoint, getattr(keras.callbacks, "OrbaxCheckpoint", None)]
     saves_models = tuple(filter(None, savers))
     saving = [type(callback).__name__ for callback in callbacks if isinstance(callback, saves_models)]
     return {"machine": this_process.machine(), "files": files, "saving": saving}
