@@ -88,12 +88,17 @@ def first_stage_imports_no_backend(request: pytest.FixtureRequest) -> Iterator[N
 
 
 @pytest.fixture(scope="module", autouse=True)
-def what_a_file_keeps_goes_with_it(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A model that is compiled once for a file (`functools.cache`) keeps Keras repaired for as long as it lives."""
+def what_a_file_keeps_goes_with_it() -> Iterator[None]:
+    """A model that is compiled once for a file (`functools.cache`) keeps Keras repaired for as long as it lives.
+
+    The file may have it from a helper, such as `tests.preempted`.
+    """
     yield
-    for kept in vars(request.module).values():
-        if hasattr(kept, "cache_clear") and not kept.__module__.startswith("keras_preempt"):
-            kept.cache_clear()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("tests."):
+            for kept in list(vars(module).values()):
+                if hasattr(kept, "cache_clear") and not kept.__module__.startswith("keras_preempt"):
+                    kept.cache_clear()
 
 
 @pytest.fixture(scope="module")

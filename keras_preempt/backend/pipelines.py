@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from keras_preempt.backend.tensorflow.datasets import draws_ahead as draws_ahead
     from keras_preempt.backend.tensorflow.datasets import held_elements as held_elements
     from keras_preempt.backend.tensorflow.datasets import hidden_sources as hidden_sources
     from keras_preempt.backend.tensorflow.datasets import ingredients as ingredients
@@ -46,6 +47,7 @@ def _nothing(*args: Any) -> tuple[()]:
 
 _WITHOUT_PIPELINES: dict[str, Any] = {
     **dict.fromkeys(_OF_RESHUFFLING, _nothing),
+    "draws_ahead": lambda dataset, names: False,
     "held_elements": _nothing,
     "hidden_sources": list,
     "ingredients": _nothing,

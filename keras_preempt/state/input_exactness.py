@@ -4,7 +4,7 @@ Before the first step nothing is drawn to find out: shuffles and their seeds, ra
 elements are read from the pipeline, and Python code is searched for draws from a global random state. What else that
 code does cannot be seen; the log then names it as a condition. Python's and NumPy's global random states are kept, but
 data is drawn some batches ahead of training, so the saved states do not belong to the batch that training goes on with;
-where a pipeline draws nothing ahead, they do.
+where a pipeline draws nothing ahead, they do: TensorFlow draws ahead by itself, unless it is told not to.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def _global_draw(feed: InputFeed, parts: Sequence[Ingredient]) -> str:
 def _draws_ahead(feed: InputFeed, parts: Sequence[Ingredient]) -> bool:
     """Whether batches are drawn ahead of training, or may be."""
     own = [part.name for part in parts if not part.where]
-    return not own or feed.is_shared or any("Prefetch" in name or "Parallel" in name for name in own)
+    return not own or feed.is_shared or pipelines.draws_ahead(feed.dataset, own)
 
 
 def _doubts_of_validation(data: object, parts: Sequence[Ingredient]) -> Iterator[tuple[str, str]]:

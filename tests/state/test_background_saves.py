@@ -75,9 +75,14 @@ def test_the_wait_has_a_limit_that_the_deadline_cuts(
     background_saves.wait([held(never)], -3.0)
     assert "What SimpleNamespace may still save in the background is not waited for" in caplog.text
     never.cancel()
+    never.set_running_or_notify_cancel()  # As whoever runs it does: then those who wait for it go on.
     caplog.clear()
     background_saves.wait([held(never)], None)
     assert caplog.text == ""
+    for thread in threading.enumerate():
+        if thread.name == "keras_preempt-background-saves":
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 def test_a_save_that_fails_is_told_and_the_next_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,46 +96,46 @@ def small() -> keras.Model:
     return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 
 
-MODEL = small()
+trained = functools.cache(small)
 
 
 def said(callback: keras.callbacks.Callback, directory: Path, caplog: Any, *, eager: bool = False) -> str:
     fits.forget()
-    MODEL.compile("sgd", Scales(), run_eagerly=eager)
-    MODEL.fit(X, Y, epochs=1, shuffle=False, verbose=0, callbacks=[callback, PreemptionCallback(directory)])
+    trained().compile("sgd", Scales(), run_eagerly=eager)
+    trained().fit(
+        X, Y, epochs=1, shuffle=False, verbose=0, callbacks=[callback, PreemptionCallback(directory)]
+    )
     (line,) = (each for each in caplog.messages if "After a preemption" in each)
     return str(line)
 
 
 @pytest.mark.parametrize(
-    "callback",
+    "make",
     [
-        *(Holds(WEIGHT), Lists(WEIGHT), OfScript(), Prints(), Predicts(small())),
-        *(Holds(MODEL.weights[1]), Averages(MODEL)),
+        *(lambda: Holds(WEIGHT), lambda: Lists(WEIGHT), OfScript, Prints, lambda: Predicts(small())),
+        *(lambda: Holds(trained().weights[1]), lambda: Averages(trained())),
     ],
-    ids=lambda each: type(each).__name__,
 )
 def test_nothing_is_said_of_variables_that_a_checkpoint_holds_or_no_hook_changes(
-    callback: keras.callbacks.Callback, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make: Callable[[], keras.callbacks.Callback], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert "bit-identical" in said(callback, tmp_path, caplog)
+    assert "bit-identical" in said(make(), tmp_path, caplog)
 
 
 @pytest.mark.parametrize(
-    ("callback", "told"),
+    ("make", "told"),
     [
-        (Holds(tf.Variable(1.0)), "Holds (its attribute weight: ResourceVariable)"),
-        (Lists(WEIGHT, keras.Variable(1.0)), "Lists (its attribute weights: Variable)"),
-        (Counts(), "Counts (the variable EPOCHS outside of it)"),
-        (Measures(), "Measures (its attribute metric: Mean)"),
-        (Averages(small()), "Averages (its attribute average: Sequential)"),
+        (lambda: Holds(tf.Variable(1.0)), "Holds (its attribute weight: ResourceVariable)"),
+        (lambda: Lists(WEIGHT, keras.Variable(1.0)), "Lists (its attribute weights: Variable)"),
+        (Counts, "Counts (the variable EPOCHS outside of it)"),
+        (Measures, "Measures (its attribute metric: Mean)"),
+        (lambda: Averages(small()), "Averages (its attribute average: Sequential)"),
     ],
-    ids=lambda each: type(each).__name__,
 )
 def test_variables_that_no_checkpoint_holds_are_named(
-    callback: keras.callbacks.Callback, told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make: Callable[[], keras.callbacks.Callback], told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert f"not kept over a restart: {told}." in said(callback, tmp_path, caplog)
+    assert f"not kept over a restart: {told}." in said(make(), tmp_path, caplog)
 
 
 def test_what_an_eager_step_reads_is_not_known_before_it_runs(

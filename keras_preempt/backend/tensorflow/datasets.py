@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -148,6 +148,26 @@ def keeps_every_shuffle(state: bytes, dataset: Any) -> bool:
     before the last batch is drawn.
     """
     return len(_SHUFFLES.findall(state)) >= sum(1 for _ in _shuffles_of(dataset))
+
+
+def draws_ahead(dataset: Any, names: Sequence[str]) -> bool:
+    """Whether elements of a pipeline of datasets with these names, the last one first, may be drawn ahead of use.
+
+    Not only a prefetch does that: TensorFlow puts one behind each pipeline that it tunes, and makes one dataset of a
+    map and the batch after it, which draws ahead.
+    """
+    options = dataset.options()
+    optimized = options.experimental_optimization
+
+    def is_on(choice: bool | None) -> bool:
+        return optimized.apply_default_optimizations is not False if choice is None else choice
+
+    batch = next((number for number, name in enumerate(names) if "Batch" in name), len(names))
+    return (
+        any("Prefetch" in name or "Parallel" in name for name in names)
+        or (options.autotune.enabled is not False and is_on(optimized.inject_prefetch))
+        or (is_on(optimized.map_and_batch_fusion) and "MapDataset" in names[batch:])
+    )
 
 
 def iterators() -> list[Any]:
