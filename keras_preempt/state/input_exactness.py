@@ -195,6 +195,7 @@ def _global_draw(feed: InputFeed, parts: Sequence[Ingredient]) -> str:
     code = [part.code for part in parts if part.does is Does.PYTHON]
     if feed.is_generator:
         code.append(getattr(feed.epoch_iterator.data_adapter, "generator", None))
+    code += data_code.given_to_grain(getattr(feed.epoch_iterator.data_adapter, "_dataset", None))
     return data_code.global_draw(*code)
 
 
@@ -220,7 +221,8 @@ def _doubts_of_validation(data: object, parts: Sequence[Ingredient]) -> Iterator
             "each validation continues in the Python generator, an unknown number of batches after the previous one",
             "Pass a tf.data.Dataset or a keras.utils.PyDataset as validation_data",
         )
-    if where := data_code.global_draw(*(part.code for part in parts if part.code)):
+    code = [part.code for part in parts if part.code]
+    if where := data_code.global_draw(*code, *data_code.given_to_grain(data)):
         yield f"the Python code of the validation data {_GLOBAL} (in {where})", _OWN_GENERATOR
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import grain
 import keras
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
 from tests import fits
 from tests.cluster.small_fit import Steps, make_data, make_model
 
-pytestmark = pytest.mark.usefixtures("fresh_keras")
+# Keras takes every end of Grain data for a want of it.
+pytestmark = [pytest.mark.usefixtures("fresh_keras"), pytest.mark.filterwarnings("ignore:.*ran out of data")]
 
 EPOCHS, STEPS = 2, 4
 SPEC = (tf.TensorSpec((2,), tf.float32), tf.TensorSpec((1,), tf.float32))
@@ -108,6 +110,39 @@ def as_written(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
+def noisy_row(_: Any) -> Any:
+    x = noise()
+    return x, x[:1]
+
+
+class NoisyRows(grain.transforms.Map):
+    def map(self, element: Any) -> Any:
+        return noisy_row(element)
+
+
+class NoisySource:
+    """A source of Grain that draws a row whenever it is asked for one."""
+
+    def __len__(self) -> int:
+        return 4 * STEPS
+
+    def __getitem__(self, index: Any) -> Any:
+        return noisy_row(index)
+
+
+def loader(source: Any, *operations: Any) -> grain.DataLoader:
+    sampler = grain.samplers.IndexSampler(len(source), grain.sharding.NoSharding(), num_epochs=1, seed=0)
+    batches = grain.transforms.Batch(4)
+    return grain.DataLoader(data_source=source, sampler=sampler, operations=[*operations, batches])
+
+
+def in_grain(*maps: Any) -> grain.MapDataset:
+    made = grain.MapDataset.range(4 * STEPS)
+    for each in maps:
+        made = made.map(each)
+    return made.batch(4)
+
+
 class Noisy(keras.utils.PyDataset):
     def __len__(self) -> int:
         return STEPS
@@ -156,6 +191,9 @@ NAMED: dict[str, tuple[Callable[[], Any], str]] = {
     "a map in parallel": (lambda: mapped(noise, num_parallel_calls=2), r"in noise \("),
     "an import in the function": (lambda: mapped(imported).prefetch(2), r"in imported \("),
     "a lambda": (lambda: mapped(lambda: noise() * 2).prefetch(2), r"in noise \("),
+    "a map of Grain": (lambda: in_grain(*[lambda x: x] * 9, noisy_row), r"in noise \("),
+    "a transformation of Grain": (lambda: loader(range(4 * STEPS), NoisyRows()), r"in noise \("),
+    "a source of Grain": (lambda: loader(NoisySource()), r"in noise \("),
     "a PyDataset": (Noisy, r"in _augmented \("),
 }
 
@@ -189,11 +227,14 @@ def test_of_a_class_of_keras_nobody_is_told_to_give_it_methods(
     assert "get_state" not in caplog.text
 
 
-@pytest.mark.parametrize("make", [rows, Reader(Source())])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: piped(rows).cache(), lambda: piped(Reader(Source())).cache(), lambda: in_grain(noisy_row)],
+)
 def test_a_draw_of_validation_data_is_named(
-    make: Callable[[], Iterator[Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make: Callable[[], Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fit(tmp_path, make_data(), validation=piped(make).cache())
+    fit(tmp_path, make_data(), validation=make())
     assert re.search(r"NOT exact.*code of the validation data draws from.*\(in noise \(", caplog.text)
 
 

@@ -49,6 +49,21 @@ _KEPT = ("BUILD_", "JUMP_", "RETURN_", "STORE_")
 
 _LIBRARIES = ("tensorflow.", "keras.")
 
+_OF_GRAIN = (
+    "__getitem__",
+    "__iter__",
+    "__call__",
+    "map",
+    "map_with_index",
+    "random_map",
+    "filter",
+    "flat_map",
+)
+"""The methods that Grain calls of a user's sources, datasets and transformations."""
+
+_LONGEST = 100
+"""A longer sequence in a Grain dataset is data, no list of transformations."""
+
 _DEEPEST = 6  # How many objects of libraries may be nested around the user's function.
 _MOST = 200  # How many functions are read.
 
@@ -87,6 +102,29 @@ def global_draw(*behind: Any, owner: object = None) -> str:
             else:
                 left += _codes_of(value, kind, 0)
     return found
+
+
+def given_to_grain(data: Any) -> Iterator[Any]:
+    """Yields the functions and methods of the user's that a Grain dataset or data loader calls; none of other data."""
+    left, seen = [data] if _is_of_grain(data) else [], set()
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        for name in _OF_GRAIN:
+            if is_a(method := inspect.getattr_static(type(each), name, None), FunctionType):
+                yield MethodType(method, each)
+        if _is_of_grain(each):
+            for value in attributes(each).values():
+                several = type(value) in (list, tuple) and len(value) <= _LONGEST
+                left += value if several else [value]
+        elif is_a(each, FunctionType, MethodType, functools.partial):
+            yield each
+
+
+def _is_of_grain(value: Any) -> bool:
+    return any(kind.__module__.startswith("grain.") for kind in type(value).__mro__)
 
 
 def _codes_of(value: Any, owner: _Instance | None, depth: int) -> Iterator[_Code]:
