@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
 from tests import fits
-from tests.cluster.small_fit import Steps, make_data, make_model
+from tests.cluster.small_fit import Steps, make_data, model_anew
 
 # Keras takes every end of Grain data for a want of it.
 pytestmark = [pytest.mark.usefixtures("fresh_keras"), pytest.mark.filterwarnings("ignore:.*ran out of data")]
@@ -160,7 +160,7 @@ def fit(
 ) -> list[bytes]:
     fits.forget()
     keras.utils.set_random_seed(1)
-    model = make_model()
+    model = model_anew()
     callback = PreemptionCallback(directory, termination=TerminationConfig(exit_fn=lambda: None))
     steps = STEPS if isinstance(data, Iterator) else None
     try:

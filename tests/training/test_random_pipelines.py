@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
 from tests import fits
-from tests.cluster.small_fit import Steps, make_model
+from tests.cluster.small_fit import Steps, model_anew
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
 
@@ -78,7 +78,7 @@ def _counted(rows: tf.data.Dataset) -> tf.data.Dataset:
 def fit(directory: Path, data: tf.data.Dataset, strike: tuple[int, int] | None = None) -> list[bytes]:
     fits.forget()
     keras.utils.set_random_seed(1)
-    model = make_model()
+    model = model_anew()
     callback = PreemptionCallback(directory, termination=TerminationConfig(exit_fn=lambda: None))
     try:
         model.fit(data, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=[Steps(strike), callback])
