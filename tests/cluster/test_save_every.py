@@ -51,7 +51,7 @@ def test_two_workers_save_at_the_same_steps_also_around_a_preemption(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
     training = Training(tmp_path, 2, ("--save-every", "4"))
-    training.preempt(Strike("batch 1 3", (1,)))
+    training.preempt(Strike("batch 1 3", (1,), commits=2))  # A notice would cancel a save in flight.
     training.crash(Strike("batch 2 4", (1,), signal="SIGKILL"))
     training.finish()
     training.assert_same_end(undisturbed(2))
