@@ -97,7 +97,7 @@ WAYS = (
         {
             ONE: Warned(
                 "each validation continues where the one before left the generator, some batches ahead. Use a dataset",
-                "NOT exact.*each validation goes on",
+                "NOT exact.*each validation continues",
             )
         },
     ),

@@ -195,7 +195,7 @@ WAYS = (
             ONE: Warned(
                 "Keras starts its threads again in each epoch, and trains on what they have fetched by then. Leave it "
                 "out",
-                "NOT exact.*starts the workers of a PyDataset again",
+                "NOT exact.*restarts the workers of a PyDataset",
             )
         },
         strikes=("batch 6",),

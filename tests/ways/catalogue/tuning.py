@@ -96,7 +96,7 @@ WAYS = (
             ONE: Warned(
                 "a search that is started again builds no model before the dataset is made, so that its shuffle has "
                 "another seed. Set the seed right before",
-                "NOT exact.*shuffles of the data, or their seeds, are others",
+                "NOT exact.*shuffles of the data, or their seeds, differ",
                 at_restart=True,
             )
         },
