@@ -63,8 +63,8 @@ class Assembly:
             box = placed.box
             self._stored.setdefault(placed.file, {})[box.key] = box
             if box.tensor not in self._needed:
-                boxes = wanted.get(box.tensor, ())
-                for other in boxes:
+                boxes = wanted.get(box.tensor)
+                for other in boxes or ():
                     if (other.dtype, other.shape) != (box.dtype, box.shape):
                         raise CorruptCheckpoint(
                             directory,
@@ -72,8 +72,7 @@ class Assembly:
                             f"{other.dtype}{list(other.shape)} as the model has it",
                         )
                 # A run cannot be read to where a box lies: such a tensor is read whole, and cut afterwards.
-                cut_later = box.flat or box.tensor not in wanted
-                self._needed[box.tensor] = (box.whole,) if cut_later else boxes
+                self._needed[box.tensor] = (box.whole,) if boxes is None or box.flat else boxes
         entries = [entry for part in parts for entry in part.files if entry.name in self._stored]
         runs = {name for name, boxes in self._stored.items() if all(box.flat for box in boxes.values())}
         self.mirrored = [entry for entry in entries if entry.name in runs]
