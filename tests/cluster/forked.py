@@ -20,8 +20,10 @@ from keras_preempt.cluster import LocalCluster
 from keras_preempt.cluster.worker import WorkerProcess
 from tests.cluster.forked_python import ask
 
-#: Quiet, on the CPU, and one computing thread per worker: the machine's cores are shared by all of them.
+#: Quiet, on the CPU, and one computing thread per worker: the machine's cores are shared by all of them. A crash in C
+#: code shows where Python was.
 QUIET_CPU = {
+    "PYTHONFAULTHANDLER": "1",
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "CUDA_VISIBLE_DEVICES": "",
     "TF_NUM_INTRAOP_THREADS": "1",
