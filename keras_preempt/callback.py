@@ -13,6 +13,7 @@ import keras
 
 from keras_preempt.backend.keras import batches_asked
 from keras_preempt.backend.seam import backend
+from keras_preempt.checkpoint import machine_memory
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.staging import check_staging_dir
@@ -23,6 +24,7 @@ from keras_preempt.report.delivery import OnEvent, check_on_event
 from keras_preempt.state import input_size
 from keras_preempt.training.leave.propagation import tell_uncaught_loss
 from keras_preempt.training.run.fit import Fit
+from keras_preempt.training.save.memory_saves import memory_options
 from keras_preempt.training.save.requests import interval
 from keras_preempt.training.save.resuming import ResumedFrom
 from keras_preempt.training.save.schedule import schedule_of
@@ -60,6 +62,12 @@ class PreemptionCallback(keras.callbacks.Callback):
             filled again after a restart; the save takes that much longer, and memory that much more. "replay":
             nothing; the batches that were used are drawn again. See "Input pipelines" in
             docs/how-it-works.md.
+        memory_every: When to save in the memory of the machines while nothing happens, so that a restart after one of
+            them was lost without notice continues from there: "auto", as often as costs at most 1 % of training; a
+            time such as "10s" or a `datetime.timedelta`; a number of training steps. None: never. See
+            docs/no-notice.md.
+        memory_dir: A directory on a tmpfs of each machine, in which those saves have a folder for this user and run.
+        memory_copies: How many other workers keep the part of each worker: so many machines may be lost at once.
         on_event: Called with each `keras_preempt.Event` of this worker, in a thread of its own and in their order. What
             it raises is logged once and changes nothing; training never waits for it, the end of `fit` for at most
             5 s. See docs/events.md.
@@ -88,6 +96,9 @@ class PreemptionCallback(keras.callbacks.Callback):
         staging_dir: str | os.PathLike[str] | None = None,
         save_on_request: str | datetime.timedelta | None = "auto",
         input_state: int | str = "auto",
+        memory_every: int | str | datetime.timedelta | None = None,
+        memory_dir: str | os.PathLike[str] = machine_memory.DEFAULT,
+        memory_copies: int = 1,
         on_event: OnEvent | None = None,
     ) -> None:
         given = dict(locals())
@@ -113,6 +124,7 @@ class PreemptionCallback(keras.callbacks.Callback):
             retention,
             together,
             input_size.limit_of(input_state),
+            memory_options(memory_every, memory_dir, memory_copies),
             look,
             on_event,
             hooks.for_fit,

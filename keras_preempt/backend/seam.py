@@ -258,6 +258,9 @@ class Backend:
         """Returns how the processes of a job talk to each other. Raises CoordinationLost if they cannot."""
         return LocalCoordinator()
 
+    reads_together = False
+    """Whether `gather` is worth it for what each process can read by itself."""
+
     def gather(self, place: Place, patience: float) -> Gather | None:
         """Returns how the processes of a job exchange bytes over the network that they train on, if they can.
 

@@ -49,13 +49,11 @@ class Exchange:
         plan: A digest of all shares; the same for all workers whose rounds fit together.
     """
 
-    def __init__(self, directory: str, files: _Files, member: int, members: int) -> None:
+    def __init__(self, directory: str, files: _Files, member: int, shares: Sequence[Sequence[int]]) -> None:
+        """`shares` are the places in `files` of what each worker reads: all of them, and the same on every worker."""
         self._directory = directory
         self._member = member
-        self._shares = [
-            [files[file] for file in share]
-            for share in share_out([entry.size for entry, _ in files], members)
-        ]
+        self._shares = [[files[file] for file in share] for share in shares]
         self._sizes = [sum(entry.size for entry, _ in share) for share in self._shares]
         self._held: list[Bytes] = []
         self.own = self._shares[member]
@@ -105,6 +103,23 @@ def share_out(sizes: Sequence[int], workers: int) -> list[list[int]]:
         shares[worker].append(file)
         held[worker] += sizes[file]
     return [sorted(share) for share in shares]
+
+
+def give_all(gather: Gather, members: int, member: int, data: bytes) -> list[bytes]:
+    """Gives bytes to all other workers; returns what each of them has given, by number.
+
+    All workers call it at the same time. Nothing is verified.
+    """
+    length = np.full(ROUNDING // 8, len(data), np.int64).view(np.uint8)
+    sizes = [int(told.view(np.int64)[0]) for told in gather(length)]
+    arrived = [bytearray() for _ in sizes]
+    step = piece_length(max(sizes), members)
+    pieces = _pieces([np.frombuffer(data, np.uint8)], step)
+    for start in range(0, max(sizes), step):
+        for worker, given in enumerate(gather(next(pieces))):
+            arrived[worker] += given[: max(0, sizes[worker] - start)].tobytes()
+    arrived[member][:] = data
+    return [bytes(each) for each in arrived]
 
 
 def piece_length(longest: int, members: int) -> int:

@@ -39,6 +39,11 @@ class CheckpointInfo:
     manifest: Manifest | None
     error: CheckpointError | None = None
 
+    @property
+    def stored(self) -> str | None:
+        """For a checkpoint in memory, the newest one in the directory, "" if there is none; None for any other."""
+        return None
+
 
 def newest_first(store: Store) -> Iterator[CheckpointInfo]:
     """Finds the committed checkpoints, the one that is furthest in the training first.
@@ -53,7 +58,7 @@ def newest_first(store: Store) -> Iterator[CheckpointInfo]:
         any_found, without = False, []
         for step in sorted(steps, reverse=True):
             found, without_manifest = _look(store, step, steps[step])
-            yield from sorted(found, key=_progress, reverse=True)
+            yield from sorted(found, key=progress, reverse=True)
             any_found = any_found or bool(found)
             without += without_manifest
         # A listing takes time. While another process saves and removes, a checkpoint that was seen may be gone, and
@@ -122,7 +127,8 @@ def _look(store: Store, step: int, folder: str) -> tuple[list[CheckpointInfo], l
     return found, [(folder, attempt) for attempt in attempts or [""] if infos.get(attempt) is None]
 
 
-def _progress(info: CheckpointInfo) -> tuple[int, bool, bool, int, int, int, tuple[int, int]]:
+def progress(info: CheckpointInfo) -> tuple[int, bool, bool, int, int, int, tuple[int, int]]:
+    """Sorts checkpoints: a larger value is further in the training; the last element is the attempt."""
     position = {} if info.manifest is None else info.manifest.position
     phase = position.get("phase")
     rank = _PHASES.index(phase) if phase in _PHASES else -1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from keras_preempt.checkpoint import documents, failpoints
 from keras_preempt.checkpoint.assembly import Assembly, Wanted, check_room, check_stored, in_parallel
 from keras_preempt.checkpoint.checked_file import CheckedFile
 from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint, NotFound, TooLarge
-from keras_preempt.checkpoint.exchange import Exchange, Gather
+from keras_preempt.checkpoint.exchange import Exchange, Gather, share_out
 from keras_preempt.checkpoint.finding import CheckpointInfo
 from keras_preempt.checkpoint.layout import MANIFEST
 from keras_preempt.checkpoint.manifest import FileEntry, Manifest, Part
@@ -100,6 +100,7 @@ class Reading:
         shown: Shows how much of it is read.
         share: The worker's number, and how many workers there are, if it is to read only its share of what all workers
             hold; `exchange` then gets the others'. None to read all of it.
+        givers: Which worker reads the files of each part, if only some can. None: they are shared out evenly.
         wanted: The boxes that are needed of some values, by name. Of these only the files that hold something of a box
             are read, and they do not come whole.
     """
@@ -111,6 +112,7 @@ class Reading:
         shown: Shown = silent,
         share: tuple[int, int] | None = None,
         wanted: Wanted | None = None,
+        givers: Mapping[int, int] | None = None,
     ) -> None:
         if info.manifest is None:
             raise info.error or CorruptCheckpoint(f"{info.directory}/{MANIFEST}", "no readable manifest")
@@ -121,6 +123,7 @@ class Reading:
         self._refs = {ref.member: ref for ref in self.manifest.parts}
         self._parts: dict[int, Part] = {}
         self._share = share
+        self._givers = givers
         self._exchange: Exchange | None = None
         self._wanted: Wanted = wanted or {}
 
@@ -219,6 +222,18 @@ class Reading:
             ) from error
         return writers
 
+    def _shares(
+        self, entries: Sequence[FileEntry], parts: Sequence[Part], workers: int
+    ) -> Sequence[Sequence[int]]:
+        """Returns which of these files each worker reads, by their places."""
+        if self._givers is None:
+            return share_out([entry.size for entry in entries], workers)
+        giver = {entry.name: self._givers[part.member] for part in parts for entry in part.files}
+        return [
+            [place for place, entry in enumerate(entries) if giver[entry.name] == worker]
+            for worker in range(workers)
+        ]
+
     def _read(self, members: list[int]) -> tuple[WorkerValues, tuple[WorkerState, ...]]:
         """Reads what workers stored together, and what `members` saved of their own, several files at once."""
         failpoints.point("restore.before-read")
@@ -228,7 +243,8 @@ class Reading:
         mirrored = assembly.mirrored
         if self._share is not None:
             files = [(entry, partial(assembly.places, entry.name)) for entry in mirrored]
-            self._exchange = Exchange(self._directory, files, *self._share)
+            member, workers = self._share
+            self._exchange = Exchange(self._directory, files, member, self._shares(mirrored, whole, workers))
             mirrored = [entry for entry, _ in self._exchange.own]
         locals_ = [(part.member, entry) for part in parts for entry in part.files if entry.name == part.local]
         own_files = [entry for _, entry in locals_]

@@ -127,6 +127,9 @@ SCHEMA: Mapping[str, EventKind] = {
             "input": Field("str", "how the input was brought to its position"),
             "saved_by": Field("int", "how many workers had saved it"),
             "exchanged": Field("bool", "whether the workers have read it together, each its share"),
+            "memory_age": Field(
+                "float | None", "how many seconds ago it was saved in memory; None if it was in the directory"
+            ),
             "regrouped": Field("str | None", "what another number of workers has changed"),
         },
     ),

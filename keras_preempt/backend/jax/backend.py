@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import keras
 import numpy as np
+from jax.experimental.multihost_utils import process_allgather
 
 from keras_preempt.agreement.coordinator import Coordinator, LocalCoordinator
 from keras_preempt.backend import seam
@@ -20,6 +21,9 @@ from keras_preempt.backend.jax.running_fit import JaxFit, JaxStep
 from keras_preempt.backend.jax.variables import JaxVariables
 from keras_preempt.backend.keras.names import lazy_tensorflow
 from keras_preempt.backend.place import Place
+from keras_preempt.checkpoint.checked_file import Bytes
+from keras_preempt.checkpoint.exchange import Gather
+from keras_preempt.process.threads import call_within
 
 
 class JaxBackend(seam.Backend):
@@ -70,6 +74,19 @@ class JaxBackend(seam.Backend):
             return LocalCoordinator()
         distributed.leave_in_order()
         return JaxCoordinator(place.member, place.members)
+
+    def gather(self, place: Place, patience: float) -> Gather | None:
+        def gathered(data: Bytes) -> list[Bytes]:
+            try:
+                rows = call_within(patience, lambda: process_allgather(data), "keras_preempt-gather")
+            except TimeoutError:
+                raise jax.errors.JaxRuntimeError(
+                    f"UNAVAILABLE: Expected all {place.members} processes to exchange what they have read. Received: "
+                    f"nothing for {patience:.0f} s. One of them hangs, or the network is gone."
+                ) from None
+            return list(np.asarray(rows))
+
+        return gathered
 
     def notice_keys(self) -> Coordinator:
         return JaxCoordinator(0, 1)

@@ -35,6 +35,7 @@ class TensorFlowBackend(seam.Backend):
     name = "TensorFlow"
     variables = TensorFlowVariables()
     errors = TensorFlowErrors()
+    reads_together = True
     feed = DatasetFeed
     hears_by_key = True
 

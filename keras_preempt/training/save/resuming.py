@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ class Start:
         name: The folder of that checkpoint; "" for a new run.
         skipped: Newer checkpoints that could not be used, each with the reason.
         exchanged: Whether the workers have read it together.
+        stored: None, unless the checkpoint comes from the memory of the machines: then the newest one in the directory,
+            "" if there is none.
     """
 
     incarnation: int
@@ -33,6 +36,16 @@ class Start:
     name: str
     skipped: tuple[str, ...]
     exchanged: bool = False
+    stored: str | None = None
+
+    @property
+    def from_memory(self) -> bool:
+        return self.stored is not None
+
+    @property
+    def committed(self) -> str | None:
+        """The newest checkpoint in the directory that is known to be whole; None if there is none."""
+        return (self.stored if self.from_memory else self.name) or None
 
 
 @dataclass(frozen=True)
@@ -46,6 +59,7 @@ class ResumedFrom:
         why: Why the checkpoint was saved, and so why training had stopped there. "preempted": after a notice.
             "deadline": at the end of a grace period. "periodic": by `save_every`; what was trained since then is lost,
             because that start was killed or has failed. "requested": by ``keras-preempt save``, likewise.
+            "memory": by `memory_every`, in the memory of the machines, likewise.
             "interrupted": by Ctrl-C. "finished": training had ended, and nothing is trained now. None for
             `PreemptionCheckpointHandler`, whose checkpoints do not say.
         checkpoint: The folder of the checkpoint below the directory, such as "step-00000070/00001-0000"; for
@@ -81,6 +95,7 @@ class Restored:
     def tell(self, events: EventLog, member: int, before: str | None) -> None:
         """Writes the event, and logs it; see `Session.restore` for `before`."""
         skipped = self.start.skipped
+        age = time.time() - self.loaded.manifest.created_at if self.start.from_memory else None
         events.emit(
             "restore",
             checkpoint=self.start.name,
@@ -91,14 +106,18 @@ class Restored:
             input=self.how,
             saved_by=self.loaded.manifest.members,
             exchanged=self.start.exchanged,
+            memory_age=age,
             regrouped=None if self.regrouped is None else self.regrouped.summary,
         )
         logger.log(
             logging.DEBUG if before is None else logging.INFO,
-            "%sContinuing from %s: %s (the newest that verified%s). Input: %s.",
+            "%sContinuing from %s: %s (%s%s). Input: %s.",
             before or "",
             self.start.name,
             self.position,
+            "the newest that verified"
+            if age is None
+            else f"from the memory of the machines, saved {age:.1f} s ago; nothing was read from the directory",
             f"; not used: {'; '.join(skipped)}" if skipped else "",
             self.how,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
@@ -24,7 +24,8 @@ from keras_preempt.checkpoint.errors import (
 )
 from keras_preempt.checkpoint.layout import attempt_name, part_file
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
-from keras_preempt.checkpoint.values import Value, size_of
+from keras_preempt.checkpoint.tensors import Array
+from keras_preempt.checkpoint.values import Box, Value, size_of
 from keras_preempt.checkpoint.writer import WorkerShare, discard, write_part
 from keras_preempt.report.events import EventLog
 from keras_preempt.report.progress import transfer
@@ -110,6 +111,23 @@ class _Write:
             )
 
 
+def stored_together(model: ModelState, content: Content) -> list[Value]:
+    """Returns the values that the workers store together, in the same order on every worker."""
+    values = model.values()
+    known = {value.name for value in values}
+    more = {name: array for name, array in content.values.whole.items() if name not in known}
+    return values + [Value(name, array.dtype.name, array.shape) for name, array in more.items()]
+
+
+def fetched(
+    model: ModelState, boxes: Sequence[Box], content: Content, *, copy: bool
+) -> list[tuple[Box, Array]]:
+    """Fetches the values of boxes from the device, and nothing else; `copy` see `ModelState.read`."""
+    given = {box: value for box in boxes if (value := content.values.get(box)) is not None}
+    arrays = {**model.read([box for box in boxes if box not in given], copy=copy), **given}
+    return [(box, arrays[box]) for box in boxes]
+
+
 class Saver:
     """Writes the checkpoints of one fit.
 
@@ -180,9 +198,6 @@ class Saver:
             PiecesLost: Only such workers held some of the model.
             MemoryError: There is none for the values.
         """
-        values = self._model.values()
-        known = {value.name for value in values}
-        more = {name: array for name, array in content.values.whole.items() if name not in known}
         attempt = Attempt(
             step=position.step or 0,
             name=attempt_name(self._incarnation, self._count),
@@ -194,16 +209,12 @@ class Saver:
             finished=position.phase == "end",
             reason=f"called by {plan.kind.value}",
             versions=backend().versions(),
-            values=values + [Value(name, array.dtype.name, array.shape) for name, array in more.items()],
+            values=stored_together(self._model, content),
             lost=frozenset(gone),
         )
-        # Only this worker's share is fetched from the device.
-        boxes = attempt.boxes.get(self.member, ())
-        given = {box: value for box in boxes if (value := content.values.get(box)) is not None}
-        fetched = self._model.read([box for box in boxes if box not in given], copy=copy)
+        boxes = fetched(self._model, attempt.boxes.get(self.member, ()), content, copy=copy)
         local = {**self._model.capture_local(copy=copy), **content.values.local}
-        arrays = {**fetched, **given}
-        share = WorkerShare([(box, arrays[box]) for box in boxes], local, content.state, attempt.position)
+        share = WorkerShare(boxes, local, content.state, attempt.position)
         self._count += 1
         return Prepared(attempt, share, began_at, time.time(), copy)
 

@@ -63,7 +63,7 @@ class Saves:
     def begin(self, position: Position | None) -> None:
         """The fit begins at `position`: there is nothing to save until it is further."""
         self._started = position
-        self.committed = self._session.restored_name or None
+        self.committed = self._session.committed
 
     def at_once(self, plan: Plan, position: Position, given_up: Callable[[], bool] = lambda: False) -> Saved:
         """Saves, and returns when that is done. A save in flight is cancelled, unless it is as good.
@@ -181,8 +181,10 @@ class Saves:
         return time.time() - began
 
     def _nothing_trained(self) -> Saved:
-        name = self._session.restored_name
-        logger.info("Nothing was trained since %s was restored.", name)
+        session = self._session
+        logger.info("Nothing was trained since %s was restored.", session.restored_name)
+        # What was restored from memory is not saved anywhere else: it was not there long enough.
+        name = session.committed if session.committed == session.restored_name else None
         self.on_saved(time.monotonic(), name)
         return Saved(name, 0.0)
 

@@ -56,6 +56,8 @@ class Session:
 
     Attributes:
         restored_name: The folder of the checkpoint that was restored; empty if none was.
+        committed: The newest checkpoint in the directory when the fit began, None if there was none: what was restored,
+            unless that was in memory.
         restored_logs: The logs of the last execution before that checkpoint, as callbacks are given them.
         steps: The training steps that are done; `steps_at_start` were done before this fit ran its first one.
         callbacks: The states of the other callbacks.
@@ -99,6 +101,7 @@ class Session:
         self._before_validation: Content | None = None
         self._resume: StoredState | None = None
         self.restored_name = ""
+        self.committed: str | None = None
         self.restored_logs: Mapping[str, Any] | None = None
         self._checked = False
         self._nothing_trained = False
@@ -280,7 +283,7 @@ class Session:
             start, loaded, regrouped, saved.position, self._input.how, seconds, self._input.seconds
         )
         report.tell(events, self._member, before)
-        self.restored_name = start.name
+        self.restored_name, self.committed = start.name, start.committed
         self.restored_logs = step_logs.flat(self._logs.restored)
         position = saved.position
         self.steps.continue_at(position.step or 0, position.batch if position.phase == "train" else 0)

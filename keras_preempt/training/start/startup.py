@@ -20,8 +20,8 @@ import logging
 import operator
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from keras_preempt.agreement.coordinator import CoordinationLost
@@ -38,6 +38,8 @@ from keras_preempt.process import environment
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_with
 from keras_preempt.training.leave.propagation import tell_loss
 from keras_preempt.training.save.resuming import Start
+from keras_preempt.training.start import from_memory
+from keras_preempt.training.start.from_memory import HELD, InMemory
 from keras_preempt.training.start.handshake import Handshake, StartError
 
 logger = logging.getLogger("keras_preempt")
@@ -129,6 +131,10 @@ class Startup:
         """
         self.store.prepare()
 
+    def hold(self, run_id: str) -> list[str]:
+        """Looks for checkpoints of this run in the memory of this machine; returns their manifests."""
+        return []
+
     def claimed(self, incarnation: int) -> None:
         """Called on worker 0 when it has claimed the number of this start; it may refuse to begin."""
 
@@ -141,6 +147,10 @@ class Startup:
 
     def read_share(self, info: CheckpointInfo) -> Share:
         """Reads and verifies this worker's share of that."""
+        raise NotImplementedError
+
+    def meet(self, number: int, info: InMemory) -> str | None:
+        """Has the workers give each other the small files of a checkpoint in memory; returns what is wrong with it."""
         raise NotImplementedError
 
     def agree(self) -> Start:
@@ -163,19 +173,22 @@ class Startup:
             with handshake.telling("claim"):
                 described = dict(self.identity())
                 self.prepare()
-                if check_or_create(store, described, self.beside)["run_id"] == described["run_id"]:
+                run_id = str(check_or_create(store, described, self.beside)["run_id"])
+                if run_id == described["run_id"]:
                     made_by_us.append(RUN)
                 settings = {**self.settings, "members": handshake.coordinator.members}
                 incarnation = incarnations.claim(store, settings)
                 made_by_us.append(incarnation_file(incarnation))
                 self.claimed(incarnation)
                 token = incarnations.read_claim(store, incarnation)["token"]
-            claim = {"incarnation": incarnation, "token": token}
+            claim = {"incarnation": incarnation, "token": token, "run_id": run_id}
             handshake.say("claim", {**claim, "identity": _digest(described), "setup": described.get(SETUP)})
             with handshake.telling("proposal/0"):
-                self.compare({0: self.facts, **self._hear_all()})
+                heard = {0: {**self.facts, HELD: self.hold(run_id)}, **self._hear_all()}
+                self.compare(heard)
+                in_memory = from_memory.checkpoints(heard)
             # After the claim: from then on a survivor of the last start does not commit any more.
-            return self._propose(newest_first(store), incarnation)
+            return self._propose(self._candidates(in_memory), incarnation)
         except Exception:
             # Nothing was written under this incarnation, so that nobody can miss it.
             for name in reversed(made_by_us):
@@ -197,6 +210,17 @@ class Startup:
             raise failed
         return heard
 
+    def _candidates(self, in_memory: Iterable[InMemory]) -> Iterator[CheckpointInfo]:
+        """Finds the checkpoints of the directory, and before them those in memory that are further."""
+        stored = newest_first(self.store)
+        newest = next(stored, None)
+        for info in in_memory:
+            if newest is None or info.continues(newest):
+                yield replace(info, stored="" if newest is None else newest.directory)
+        if newest is not None:
+            yield newest
+        yield from stored
+
     def _propose(self, infos: Iterator[CheckpointInfo], incarnation: int) -> Start:
         skipped: list[str] = []
         number = 0
@@ -212,13 +236,25 @@ class Startup:
             if info.error is not None:
                 wrong = why_unusable(info.directory, info.error)
             else:
-                for together in (True, False) if self.together else (False,):
-                    proposal = {"name": info.directory, "skipped": skipped, "together": together}
+                in_memory = isinstance(info, InMemory)
+                for together in (True, False) if self.together and not in_memory else (in_memory,):
+                    proposal: dict[str, Any] = {
+                        "name": info.directory,
+                        "skipped": skipped,
+                        "together": together,
+                    }
+                    if isinstance(info, InMemory):
+                        proposal["memory"] = info.to_json()
                     self.handshake.say(f"proposal/{number}", proposal)
                     loaded, wrong = self._read(number, info, together)
                     number += 1
                     if loaded is not None:
-                        return Start(incarnation, loaded, info.directory, tuple(skipped), together)
+                        return Start(
+                            incarnation, loaded, info.directory, tuple(skipped), together, info.stored
+                        )
+            if isinstance(info, InMemory):
+                logger.warning("The checkpoint in memory %s is not used: %s.", info.directory, wrong)
+                continue
             skipped.append(f"{info.directory}: {wrong}")
             logger.error("The checkpoint %s is not used: %s.", info.directory, wrong)
 
@@ -242,7 +278,8 @@ class Startup:
                     f"another one on worker {member} than on worker 0. Start all workers with the same script."
                 )
             self.prepare()
-        handshake.say(f"sees/{member}", self.facts)
+            held = self.hold(str(claim["run_id"]))
+        handshake.say(f"sees/{member}", {**self.facts, HELD: held})
         number = 0
         while True:
             mine = f"read/{number}/{member}"
@@ -254,18 +291,27 @@ class Startup:
                     return Start(incarnation, None, "", ())
                 name, together = str(proposal["name"]), bool(proposal["together"])
                 with handshake.telling(mine):
-                    info = find(self.store, name)
+                    info = (
+                        InMemory.from_json(proposal["memory"])
+                        if "memory" in proposal
+                        else find(self.store, name)
+                    )
                 if info is None:
                     why = CheckpointError(f"not visible to worker {member}")
                     info = CheckpointInfo(0, "", name, None, why)
                 loaded, _ = self._read(number, info, together)
                 if loaded is not None:
-                    return Start(incarnation, loaded, name, tuple(proposal["skipped"]), together)
+                    return Start(incarnation, loaded, name, tuple(proposal["skipped"]), together, info.stored)
             number += 1
 
     def _read(self, number: int, info: CheckpointInfo, together: bool) -> tuple[Loaded | None, str | None]:
         """Reads a proposed checkpoint; returns it, or what is wrong with it on one of the workers."""
         agree, about = self.handshake.agree, info.directory
+        if isinstance(info, InMemory):
+            wrong = self.meet(number, info)
+            if wrong is not None:
+                return None, wrong
+            together = self.handshake.coordinator.members > 1
         if not together:
             return agree(f"read/{number}", about, lambda: self.read(info))
         loaded: Loaded | None = None
@@ -275,7 +321,7 @@ class Startup:
         if share is not None:
             # Any other error has broken the exchange, and with it what training needs.
             loaded, wrong = agree(f"exchange/{number}", about, share.exchange, fails_by=(CheckpointError,))
-        if loaded is None:
+        if loaded is None and not isinstance(info, InMemory):
             logger.warning(
                 "The workers could not read %s together, so each reads all of it: %s", about, wrong
             )

@@ -1,0 +1,269 @@
+"""The newest checkpoint of a run in the memory of the machines that train it: a directory on tmpfs on each of them.
+
+::
+
+    /dev/shm/keras_preempt-1000/<run>/w00002/step-00000070/00001-0003/...
+                                     /w00002.lock
+
+Every worker has a folder of its own. It holds the worker's own part and those of its neighbours, as any checkpoint
+holds them, and a manifest that lists only these: the other parts are on other machines. A restart puts them together.
+The parts survive the worker; those of a machine that is lost are on its neighbour.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import google_crc32c
+
+from keras_preempt.checkpoint import documents
+from keras_preempt.checkpoint.attempt import Attempt
+from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable
+from keras_preempt.checkpoint.finding import CheckpointInfo, newest_first
+from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, part_file
+from keras_preempt.checkpoint.manifest import Manifest, Part, PartRef
+from keras_preempt.checkpoint.storage.local import LocalStore
+
+DEFAULT = "/dev/shm"
+"""Where Linux has a tmpfs for every process."""
+
+KIND = "memory"
+"""The `kind` of such a checkpoint."""
+
+SPARED = 0.1
+"""The share of the memory that is available which has to stay so."""
+
+_WORKER = re.compile(r"w[0-9]{5,9}")
+_AVAILABLE = re.compile(r"MemAvailable:\s+([0-9]+) kB")
+_CONTAINER = Path("/sys/fs/cgroup")
+
+
+class MachineMemory:
+    """The folder of one worker of a run, below `place`; nothing is made before `prepare`."""
+
+    def __init__(self, place: str | os.PathLike[str], run_id: str, member: int) -> None:
+        # For one user; what another one has put there under this name is refused.
+        self.base = Path(place) / f"keras_preempt-{os.getuid()}"
+        self.run = self.base / hashlib.sha256(run_id.encode()).hexdigest()[:16]
+        self._name = f"w{member:05d}"
+        self._lock: int | None = None
+        self.store = LocalStore(self.run / self._name)
+
+    def prepare(self, size: int) -> None:
+        """Makes the folder, where there has to be room for `size` bytes. Raises `StoreUnavailable` if it cannot."""
+        try:
+            for folder in (self.base, self.run, self.run / self._name):
+                _make_private(folder)
+            self._lock = _locked(self.run / f"{self._name}.lock")
+        except OSError as error:
+            raise StoreUnavailable(
+                f"Expected to write to {self.run / self._name}. Received: {error.strerror or error}."
+            ) from error
+        if self._lock is None:
+            raise StoreUnavailable(
+                f"Expected {self.run / self._name} for this process. Received: another has it."
+            )
+        held = sum(file.size for file in self.store.list(""))
+        free = max(0, min(shutil.disk_usage(self.run).free, int(available() * (1 - SPARED)))) + held
+        if free < size:
+            raise StoreUnavailable(
+                f"Expected {size / 1e9:.1f} GB free in {self.base.parent}, for two checkpoints in memory. Received: "
+                f"{free / 1e9:.1f} GB."
+            )
+
+    def commit(self, attempt: Attempt, parts: Sequence[Part], now: float) -> None:
+        """Makes parts of an attempt a checkpoint as far as this worker has it."""
+        refs = []
+        for part in sorted(parts, key=lambda part: part.member):
+            data = part.to_json()
+            refs.append(PartRef(part.member, part_file(part.member), len(data), google_crc32c.value(data)))
+        held = tuple(ref.member for ref in refs)
+        manifest = Manifest(
+            format=documents.FORMAT,
+            step=attempt.step,
+            position=dict(attempt.position),
+            incarnation=attempt.incarnation,
+            attempt=attempt.name,
+            kind=KIND,
+            finished=False,
+            reason="kept in memory",
+            members=attempt.members,
+            writers=held,
+            parts=tuple(refs),
+            missing=tuple(member for member in range(attempt.members) if member not in held),
+            created_at=now,
+            versions=dict(attempt.versions),
+        )
+        self.store.create(f"{attempt.directory}/{MANIFEST}", manifest.to_json())
+
+    def keep_only(self, directory: str) -> None:
+        """Removes every other checkpoint from this worker's folder, and what processes that are gone left beside it."""
+        for step in self.store.children(""):
+            for attempt in self.store.children(step):
+                if f"{step}/{attempt}" != directory:
+                    self.discard(f"{step}/{attempt}")
+        for folder in self._folders():
+            if folder.name != self._name:
+                _remove_unused(folder)
+
+    def discard(self, directory: str) -> None:
+        with contextlib.suppress(NotFound):
+            self.store.delete(f"{directory}/{MANIFEST}")
+        self.store.delete_tree(directory)
+
+    def holdings(self) -> Iterator[CheckpointInfo]:
+        """Finds what this machine holds of checkpoints of the run, also in the folders of other workers."""
+        for folder in self._folders():
+            yield from newest_first(LocalStore(folder))
+
+    def adopt(self, directory: str, members: Collection[int]) -> None:
+        """Makes sure that the files of some parts of a checkpoint are in this worker's folder, too; copies nothing."""
+        for member in members:
+            for folder in self._folders():
+                if folder.name == self._name or not (folder / directory / part_file(member)).is_file():
+                    continue
+                (self.run / self._name / directory).mkdir(0o700, parents=True, exist_ok=True)
+                for file in (folder / directory).glob(f"{part_file(member).partition('.')[0]}.*"):
+                    with contextlib.suppress(FileExistsError):
+                        os.link(file, self.run / self._name / directory / file.name, follow_symlinks=False)
+
+    def put(self, directory: str, file: str, data: bytes) -> None:
+        """Keeps a file that another worker has given, unless this machine has it."""
+        with contextlib.suppress(AlreadyExists):
+            self.store.create(f"{directory}/{file}", data)
+
+    def remove(self) -> None:
+        """Removes this worker's folder, and those that nobody uses any more."""
+        shutil.rmtree(self.run / self._name, ignore_errors=True)
+        self.close()
+        for folder in self._folders():
+            _remove_unused(folder)
+        with contextlib.suppress(OSError):
+            (self.run / f"{self._name}.lock").unlink()
+            self.run.rmdir()
+            self.base.rmdir()
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _folders(self) -> list[Path]:
+        with contextlib.suppress(OSError), os.scandir(self.run) as entries:
+            names = [e.path for e in entries if _WORKER.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
+            return [Path(name) for name in sorted(names)]
+        return []
+
+
+def combined(held: Sequence[tuple[int, Manifest]]) -> tuple[Manifest, dict[int, int]] | None:
+    """Puts together what workers hold of one checkpoint.
+
+    Returns its manifest, and by which worker each part is given; None if nobody holds some part. A worker gives its own
+    part if it holds that.
+    """
+    givers: dict[int, int] = {}
+    refs: dict[int, PartRef] = {}
+    for worker, manifest in held:
+        for ref in manifest.parts:
+            if ref.member not in givers or ref.member == worker:
+                givers[ref.member], refs[ref.member] = worker, ref
+    first = held[0][1]
+    if len(refs) != first.members:
+        return None
+    whole = tuple(range(first.members))
+    created = max(manifest.created_at for _, manifest in held)
+    parts = tuple(refs[member] for member in whole)
+    return replace(first, parts=parts, writers=whole, missing=(), created_at=created), givers
+
+
+def directory_of(manifest: Manifest) -> str:
+    return attempt_directory(manifest.step, manifest.attempt)
+
+
+def available() -> int:
+    """Returns how many bytes of memory are left, of the machine and of its container."""
+    left = []
+    with contextlib.suppress(OSError):
+        if found := _AVAILABLE.search(Path("/proc/meminfo").read_text()):
+            left.append(int(found[1]) << 10)
+    with contextlib.suppress(
+        OSError, ValueError
+    ):  # No control groups of the second version, or no limit ("max").
+        used = int((_CONTAINER / "memory.current").read_text())
+        left.append(int((_CONTAINER / "memory.max").read_text()) - used)
+    return min(left, default=0)
+
+
+def remove_unused(place: str | os.PathLike[str], keep: Callable[[Path], bool] = lambda run: False) -> None:
+    """Removes the runs of this user below `place` of which no process is left, but those to `keep`."""
+    base = Path(place) / f"keras_preempt-{os.getuid()}"
+    with contextlib.suppress(OSError):
+        if not _is_private(base):
+            return
+        for run in base.iterdir():
+            if keep(run) or not _is_private(run):
+                continue
+            for folder in run.iterdir():
+                if _WORKER.fullmatch(folder.name):
+                    _remove_unused(folder)
+            with contextlib.suppress(OSError):
+                run.rmdir()
+        base.rmdir()
+
+
+def _make_private(folder: Path) -> None:
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(0o700)
+    if not _is_private(folder):
+        raise PermissionError(
+            0,
+            f"{folder} is not a directory that this user alone can enter: remove it, or pass another memory_dir",
+        )
+
+
+def _is_private(folder: Path) -> bool:
+    status = os.lstat(folder)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+
+
+def _locked(path: Path) -> int | None:
+    """Returns a descriptor that holds the lock on a file; None if another process holds it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _remove_unused(folder: Path) -> None:
+    """Removes a worker's folder if no process has it."""
+    lock = folder.with_name(f"{folder.name}.lock")
+    with contextlib.suppress(OSError):
+        descriptor = _locked(lock)
+        if descriptor is not None:
+            try:
+                shutil.rmtree(folder)
+                lock.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def check_place(place: object) -> str | os.PathLike[str]:
+    """Returns where to keep checkpoints in memory. Raises ValueError for what is no existing directory."""
+    if not isinstance(place, (str, os.PathLike)) or not os.path.isabs(place):
+        raise ValueError(
+            f"Expected memory_dir as an absolute path, such as {DEFAULT!r}, on a tmpfs of each machine. Received: "
+            f"{place!r}."
+        )
+    return place

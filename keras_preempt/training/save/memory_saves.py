@@ -1,0 +1,409 @@
+"""Saves in the memory of the machines, every few seconds, for a restart after one of them is lost without notice.
+
+A save begins at a boundary that all workers know beforehand. Each copies its share of what all hold, and that of its
+neighbour, which it holds as well; so none of that goes over the network. A thread writes both to tmpfs and exchanges
+with the neighbour what only one worker has (its own values, the position of its input) over the coordination service.
+When all have told worker 0 that they are done, it tells all of them so, with the step of the next save. Then the older
+checkpoint goes: until every worker has the newer one, each has the older one.
+
+No worker waits for another while it trains. If a worker fails, or hears of the next step too late, that save is
+dropped everywhere, and worker 0 names another step.
+
+::
+
+    own/3       JSON: what worker 3 alone has, for the worker that keeps it as well
+    done/3      JSON: whether worker 3 has everything, where, and what it took
+    all         JSON by worker 0: whether all have, and the step of the next save
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from keras_preempt.agreement.coordinator import CoordinationLost, CoordinationTimeout, Coordinator
+from keras_preempt.agreement.messages import Position, key
+from keras_preempt.backend.seam import backend
+from keras_preempt.checkpoint import machine_memory
+from keras_preempt.checkpoint.attempt import Attempt
+from keras_preempt.checkpoint.documents import as_read
+from keras_preempt.checkpoint.errors import CheckpointError
+from keras_preempt.checkpoint.layout import attempt_name
+from keras_preempt.checkpoint.machine_memory import MachineMemory
+from keras_preempt.checkpoint.manifest import Part
+from keras_preempt.checkpoint.tensors import Array, Filling, new_places, stream
+from keras_preempt.checkpoint.writer import WorkerShare, write_part
+from keras_preempt.process.threads import started
+from keras_preempt.state.model import ModelState
+from keras_preempt.training.save.saver import fetched, stored_together
+from keras_preempt.training.save.schedule import NEVER, Schedule, schedule_from
+from keras_preempt.training.save.session import Session
+
+logger = logging.getLogger("keras_preempt")
+
+SHARE = 0.01
+"""The most of the time of training that saves in memory may take with "auto"."""
+
+SHORTEST = 2.0
+"""Seconds from one to the next with "auto"."""
+
+MOST_TOLD = 64 << 20
+"""Bytes that all workers together tell each other in one save: they go through the process of worker 0."""
+
+PATIENCE = 60.0
+"""Seconds that a worker's thread waits for another one's; worker 0's answer takes twice that."""
+
+SETTLED = 16
+"""Training steps after which it is known how fast training is."""
+
+_EXPECTED_RATE = 500e6  # bytes a second that a save takes before one was measured
+_HEARD = 0.5  # seconds within which every worker has heard of the next step
+_GIVEN_UP = "null"
+
+
+@dataclass(frozen=True)
+class MemoryOptions:
+    """How a fit is saved in memory: where, when, and how many neighbours keep what a worker has.
+
+    `schedule` has steps or seconds; None for "auto".
+    """
+
+    place: Any
+    schedule: Schedule | None
+    copies: int
+
+
+def memory_options(every: object, place: object, copies: object) -> MemoryOptions | None:
+    """Checks the arguments `memory_every`, `memory_dir` and `memory_copies`; raises ValueError for others."""
+    place = machine_memory.check_place(place)
+    if type(copies) is not int or copies < 0:
+        raise ValueError(
+            f"Expected memory_copies as the number of neighbours that keep a worker's part, 0 or more. Received: "
+            f"{copies!r}."
+        )
+    if every is None:
+        return None
+    if every == "auto":
+        return MemoryOptions(place, None, copies)
+    try:
+        schedule = schedule_from(every)
+    except ValueError:
+        schedule = Schedule()
+    if schedule.steps is None and schedule.seconds is None:
+        raise ValueError(
+            'Expected memory_every to be "auto", a positive number of steps, a time such as "10s" or a timedelta, or '
+            f"None. Received: {every!r}."
+        )
+    return MemoryOptions(place, schedule, copies)
+
+
+@dataclass
+class _Save:
+    """One save: what this worker keeps of each worker, on the host."""
+
+    number: int
+    position: Position
+    per_step: float  # Seconds that a training step takes.
+    began: float
+    attempt: Attempt | None = None  # None if this worker could not take part.
+    boxes: dict[int, list[tuple[Any, Array]]] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict)
+    local: Mapping[str, Array] = field(default_factory=dict)
+    held_up: float = 0.0  # Seconds that training waited for it.
+
+
+class MemorySaves:
+    """Saves one fit in memory. The main thread calls `look` at boundaries of training.
+
+    Args:
+        options: See `MemoryOptions`.
+        memory: Where this worker keeps what; prepared.
+        session: The state of the fit, whose variables are those of `model`.
+        coordinator: Numbers the workers; `fit` numbers the fit in this process.
+        incarnation: The number of this start.
+        host: Tells this machine from others.
+        poke: Makes the main thread look at its next boundary.
+
+    Attributes:
+        due: The step of the next save; `NEVER` while one is going on.
+    """
+
+    def __init__(
+        self,
+        options: MemoryOptions,
+        memory: MachineMemory,
+        session: Session,
+        model: ModelState,
+        coordinator: Coordinator,
+        fit: int,
+    ) -> None:
+        self.due = NEVER
+        self.incarnation = 0
+        self.host = ""
+        self.poke: Callable[[], None] = lambda: None
+        self._options = options
+        self.memory = memory
+        self._session = session
+        self._model = model
+        self._coordinator = coordinator
+        self._prefix = key(fit, 0, "memory")
+        self._member, self._members = coordinator.member, coordinator.members
+        self._copies = min(options.copies, self._members - 1)
+        self._shift = 1
+        self._number = 0
+        self._measured: tuple[float, int] | None = None  # When the main thread was where.
+        self._thread: threading.Thread | None = None
+        self._guard = threading.Lock()
+        self._stopped = False
+        self._awaited = ""
+        self._told: set[str] = set()
+
+    # -- The main thread ----------------------------------------------------------------------------
+
+    def begin(self, position: Position) -> None:
+        self.due = (position.step or 0) + 1
+
+    def next_boundary(self, entered: int, position: Position) -> int:
+        """The number of the boundary at which to look next, after `entered` of them."""
+        if self.due == NEVER:
+            return NEVER
+        if position.phase != "train":
+            return entered + 1
+        steps = self.due - (position.step or 0)
+        return entered + max(1, -(-steps // self._session.steps_per_execution))
+
+    def look(self, position: Position) -> None:
+        """Begins a save if this is where it is due; every worker calls this."""
+        step = position.step or 0
+        if step < self.due or self._session.resuming or self._stopped:
+            return
+        now = time.monotonic()
+        if self._measured is None:  # From here: the first step is traced and compiled.
+            self._measured, self.due = (now, step), step + SETTLED
+            return
+        before, at = self._measured
+        save = _Save(self._number, position, (now - before) / max(1, step - at), now)
+        self._number += 1
+        self.due = NEVER
+        if self._thread is not None:
+            self._thread.join()  # It has named this step, and is about to end.
+        if save.number > 0:
+            self._capture(save)
+        now = time.monotonic()
+        save.held_up, self._measured = now - save.began, (now, step)
+        self._thread = started(self._run, "keras_preempt-memory", save)
+        if self._thread is None:
+            self._tell("no thread could be started")
+
+    def stop(self) -> None:
+        """Ends the save that is going on. Can be called twice."""
+        with self._guard:
+            self._stopped = True
+            awaited = self._awaited
+        if awaited:
+            self._put(awaited, _GIVEN_UP)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(PATIENCE)
+        self.memory.close()
+
+    def remove(self) -> None:
+        """The fit is saved elsewhere, as far as it came: nothing in memory is needed any more."""
+        self.stop()
+        self.memory.remove()
+
+    def _capture(self, save: _Save) -> None:
+        try:
+            content = self._session.capture(save.position)
+            attempt = Attempt(
+                step=save.position.step or 0,
+                name=attempt_name(self.incarnation, save.number),
+                position={**asdict(save.position), "step": save.position.step or 0},
+                kind=machine_memory.KIND,
+                members=self._members,
+                writers=tuple(range(self._members)),
+                versions=backend().versions(),
+                values=stored_together(self._model, content),
+            )
+            for member in self._kept():
+                save.boxes[member] = fetched(self._model, attempt.boxes.get(member, ()), content, copy=True)
+            save.local = {**self._model.capture_local(copy=True), **content.values.local}
+            save.state, save.attempt = content.state, attempt
+        except Exception as error:
+            # The error of a step that computes the values is one of training.
+            if (
+                not isinstance(error, (MemoryError, OSError, CheckpointError))
+                and backend().errors.described(error)[0]
+            ):
+                raise
+            self._tell(error)
+
+    def _kept(self) -> list[int]:
+        """The workers whose parts this one keeps: itself first."""
+        return [(self._member + turn * self._shift) % self._members for turn in range(self._copies + 1)]
+
+    # -- The thread of a save -----------------------------------------------------------------------
+
+    def _run(self, save: _Save) -> None:
+        attempt = save.attempt
+        try:
+            done = save.number == 0
+            if attempt is not None:
+                try:
+                    self._write(save, attempt)
+                    done = True
+                except (CheckpointError, OSError, MemoryError, CoordinationTimeout) as error:
+                    self._tell(error)
+            everyone, due = self._agree(save, done, save.held_up + time.thread_time())
+            if attempt is not None and everyone:
+                self.memory.keep_only(attempt.directory)
+            elif attempt is not None:
+                self.memory.discard(attempt.directory)
+            if due is not None and not self._stopped:
+                self.due = due
+                self.poke()
+        except (CoordinationLost, CoordinationTimeout, ValueError, KeyError, TypeError) as error:
+            if not self._stopped:
+                self._tell(f"the workers cannot agree on it any more ({error})")
+        except (CheckpointError, OSError) as error:
+            self._tell(error)
+
+    def _write(self, save: _Save, attempt: Attempt) -> None:
+        """Writes the own part, and those of the neighbours as soon as these have said what only they have."""
+        own, *others = self._kept()
+        if self._copies:
+            message = packed(save.state, save.local, MOST_TOLD // self._members)
+            if message == _GIVEN_UP:
+                self._tell_uncovered(sum(array.nbytes for array in save.local.values()))
+            self._put(self._key(save, "own", own), message)
+
+        def written(member: int, state: Mapping[str, Any], local: Mapping[str, Array]) -> Part:
+            share = WorkerShare(save.boxes.pop(member), local, state, attempt.position)
+            return write_part(self.memory.store, attempt.directory, member, share)
+
+        parts = [written(own, save.state, save.local)]
+        for other in others:
+            told = self._key(save, "own", other)
+            found = unpacked(self._wait(told, PATIENCE))
+            self._coordinator.delete(told)
+            if found is not None:
+                parts.append(written(other, *found))
+        self.memory.commit(attempt, parts, time.time())
+
+    def _agree(self, save: _Save, done: bool, cost: float) -> tuple[bool, int | None]:
+        """Returns whether all workers have this save, and the step of the next one."""
+        mine: dict[str, Any] = {"done": done, "cost": cost, "at": asdict(save.position), "host": self.host}
+        if self._member != 0:
+            self._put(self._key(save, "done", self._member), json.dumps(mine))
+            answer = json.loads(self._wait(self._key(save, "all"), 2 * PATIENCE))
+        else:
+            told = [mine]
+            for other in range(1, self._members):
+                told.append(json.loads(self._wait(self._key(save, "done", other), PATIENCE)))
+            answer = None
+            if None not in told:
+                answer = {
+                    "done": save.number > 0
+                    and all(each["done"] and each["at"] == mine["at"] for each in told),
+                    "next": self._next(save, max(each["cost"] for each in told)),
+                    "shift": neighbour([each["host"] for each in told]),
+                }
+            self._put(self._key(save, "all"), json.dumps(answer))
+            if save.number > 0:
+                self._coordinator.delete(f"{self._prefix}/{save.number - 1}")
+        if answer is None:
+            return False, None
+        self._shift = int(answer["shift"])
+        return bool(answer["done"]), int(answer["next"])
+
+    def _next(self, save: _Save, cost: float) -> int:
+        """Returns the step of the next save: as soon as every worker can have heard of it, or as late as is wanted."""
+        step, schedule = save.position.step or 0, self._options.schedule
+        gone = math.ceil((time.monotonic() - save.began + _HEARD) / save.per_step)
+        first = step + gone + 2 * self._session.steps_per_execution
+        if schedule is not None and schedule.steps is not None:
+            return -(-max(first, step + 1) // schedule.steps) * schedule.steps
+        seconds = schedule.seconds if schedule is not None and schedule.seconds is not None else None
+        if seconds is None:
+            expected = self._session.size / _EXPECTED_RATE if save.number == 0 else cost
+            seconds = max(SHORTEST, expected / SHARE)
+        return max(first, step + math.ceil(seconds / save.per_step))
+
+    def _key(self, save: _Save, *names: str | int) -> str:
+        return "/".join((self._prefix, str(save.number), *map(str, names)))
+
+    def _put(self, name: str, value: str) -> None:
+        try:
+            self._coordinator.put_if_absent(name, value)
+        except CoordinationLost:
+            if not self._stopped:
+                raise
+
+    def _wait(self, name: str, patience: float) -> str:
+        with self._guard:
+            if self._stopped:
+                return _GIVEN_UP
+            self._awaited = name
+        try:
+            return self._coordinator.wait_for(name, patience)
+        finally:
+            with self._guard:
+                self._awaited = ""
+
+    def _tell(self, why: object) -> None:
+        """Says once that a save in memory has failed, and what it means."""
+        if "failed" not in self._told:
+            self._told.add("failed")
+            logger.warning(
+                "Not saved in memory: %s. Training goes on; it is tried again.", str(why).rstrip(".")
+            )
+
+    def _tell_uncovered(self, size: int) -> None:
+        if "uncovered" not in self._told:
+            self._told.add("uncovered")
+            logger.warning(
+                "What worker %d alone has is too large for its neighbour to keep (%.0f MB, such as the state of the "
+                "input): if this machine is lost, the restart continues from the newest checkpoint in the directory.",
+                self._member,
+                size / 1e6,
+            )
+
+
+def neighbour(hosts: Sequence[str]) -> int:
+    """Returns how far away a worker's neighbour is, so that as many as possible are on another machine."""
+    count = len(hosts)
+
+    def elsewhere(shift: int) -> int:
+        return sum(hosts[member] != hosts[(member + shift) % count] for member in range(count))
+
+    return max(range(1, max(2, count)), key=lambda shift: (elsewhere(shift), -shift))
+
+
+def packed(state: Mapping[str, Any], local: Mapping[str, Array], most: int) -> str:
+    """Returns what one worker alone has as a message; `_GIVEN_UP` if that is larger than `most` bytes."""
+    data = b"".join(piece.tobytes() for piece in stream(local)) if local else b""
+    text = json.dumps({"state": as_read(dict(state)), "local": base64.b64encode(data).decode()})
+    return text if len(text) <= most else _GIVEN_UP
+
+
+def unpacked(text: str) -> tuple[Mapping[str, Any], Mapping[str, Array]] | None:
+    """Undoes `packed`; None for what was too large, or given up."""
+    told = json.loads(text)
+    if told is None:
+        return None
+    data = np.frombuffer(base64.b64decode(told["local"]), np.uint8)
+    if not len(data):
+        return told["state"], {}
+    filling, start = Filling("what a worker has told", len(data), new_places), 0
+    for buffer in filling:
+        buffer[:] = data[start : start + len(buffer)]
+        start += len(buffer)
+    return told["state"], filling.tensors
