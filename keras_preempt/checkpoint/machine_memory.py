@@ -48,7 +48,7 @@ _CONTAINER = Path("/sys/fs/cgroup")
 
 
 class MachineMemory:
-    """The folder of one worker of a run, below `place`; nothing is made before `prepare`."""
+    """The folder of one worker of a run, below `place`; nothing is made before `claim`."""
 
     def __init__(self, place: str | os.PathLike[str], run_id: str, member: int) -> None:
         # For one user; what another one has put there under this name is refused.
@@ -58,12 +58,16 @@ class MachineMemory:
         self._lock: int | None = None
         self.store = LocalStore(self.run / self._name)
 
-    def prepare(self, size: int) -> None:
-        """Makes the folder, where there has to be room for `size` bytes. Raises `StoreUnavailable` if it cannot."""
+    def claim(self) -> None:
+        """Makes the folder, which is this process's until `close`. Raises `StoreUnavailable` if it cannot be."""
+        if self._lock is not None:
+            return
         try:
-            for folder in (self.base, self.run, self.run / self._name):
-                _make_private(folder)
-            self._lock = _locked(self.run / f"{self._name}.lock")
+            _make_private(self.base)
+            _make_private(self.run)
+            # The lock first: a folder without one belongs to nobody.
+            self._lock = _locked(self.run / f"{self._name}.lock", os.O_CREAT)
+            _make_private(self.run / self._name)
         except OSError as error:
             raise StoreUnavailable(
                 f"Expected to write to {self.run / self._name}. Received: {error.strerror or error}."
@@ -72,6 +76,9 @@ class MachineMemory:
             raise StoreUnavailable(
                 f"Expected {self.run / self._name} for this process. Received: another has it."
             )
+
+    def check_room(self, size: int) -> None:
+        """Makes sure that there is room for `size` bytes. Raises `StoreUnavailable` if there is not."""
         held = sum(file.size for file in self.store.list(""))
         free = max(0, min(shutil.disk_usage(self.run).free, int(available() * (1 - SPARED)))) + held
         if free < size:
@@ -148,7 +155,8 @@ class MachineMemory:
         for folder in self._folders():
             _remove_unused(folder)
         with contextlib.suppress(OSError):
-            (self.run / f"{self._name}.lock").unlink()
+            for lock in self.run.glob("*.lock"):
+                _remove_unused(lock.with_suffix(""))
             self.run.rmdir()
             self.base.rmdir()
 
@@ -212,9 +220,9 @@ def remove_unused(place: str | os.PathLike[str], keep: Callable[[Path], bool] = 
         for run in base.iterdir():
             if keep(run) or not _is_private(run):
                 continue
-            for folder in run.iterdir():
-                if _WORKER.fullmatch(folder.name):
-                    _remove_unused(folder)
+            for entry in list(run.iterdir()):
+                if _WORKER.fullmatch(entry.stem):
+                    _remove_unused(entry.with_suffix(""))
             with contextlib.suppress(OSError):
                 run.rmdir()
         base.rmdir()
@@ -235,9 +243,9 @@ def _is_private(folder: Path) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
-def _locked(path: Path) -> int | None:
+def _locked(path: Path, create: int = 0) -> int | None:
     """Returns a descriptor that holds the lock on a file; None if another process holds it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(path, os.O_RDWR | create | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -247,16 +255,20 @@ def _locked(path: Path) -> int | None:
 
 
 def _remove_unused(folder: Path) -> None:
-    """Removes a worker's folder if no process has it."""
+    """Removes a worker's folder and its lock if no process has it."""
     lock = folder.with_name(f"{folder.name}.lock")
-    with contextlib.suppress(OSError):
+    descriptor = None
+    with contextlib.suppress(FileNotFoundError):
         descriptor = _locked(lock)
+        if descriptor is None:
+            return
+    try:
+        if folder.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+        lock.unlink(missing_ok=True)
+    finally:
         if descriptor is not None:
-            try:
-                shutil.rmtree(folder)
-                lock.unlink()
-            finally:
-                os.close(descriptor)
+            os.close(descriptor)
 
 
 def check_place(place: object) -> str | os.PathLike[str]:

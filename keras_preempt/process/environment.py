@@ -45,6 +45,9 @@ step on two runs differ; set by the drill. It costs time at every step."""
 SAVE_EVERY = "KERAS_PREEMPT_SAVE_EVERY"
 """Replaces ``save_every`` of every ``PreemptionCallback``: a number of steps, "epoch", or a time like "10min"."""
 
+MEMORY_EVERY = "KERAS_PREEMPT_MEMORY_EVERY"
+"""Replaces ``memory_every`` of every ``PreemptionCallback``: "auto", a number of steps, or a time like "10s"."""
+
 GRACE_PERIOD = "KERAS_PREEMPT_GRACE_PERIOD"
 """Replaces ``grace_period`` of every ``TerminationConfig``, in seconds."""
 

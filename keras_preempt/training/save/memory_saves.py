@@ -22,6 +22,7 @@ import base64
 import json
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +43,7 @@ from keras_preempt.checkpoint.machine_memory import MachineMemory
 from keras_preempt.checkpoint.manifest import Part
 from keras_preempt.checkpoint.tensors import Array, Filling, new_places, stream
 from keras_preempt.checkpoint.writer import WorkerShare, write_part
+from keras_preempt.process import environment
 from keras_preempt.process.threads import started
 from keras_preempt.state.model import ModelState
 from keras_preempt.training.save.saver import fetched, stored_together
@@ -66,7 +68,7 @@ SETTLED = 16
 """Training steps after which it is known how fast training is."""
 
 _EXPECTED_RATE = 500e6  # bytes a second that a save takes before one was measured
-_HEARD = 0.5  # seconds within which every worker has heard of the next step
+_HEARD = 0.2  # seconds within which every worker has heard of the next step
 _GIVEN_UP = "null"
 
 
@@ -85,6 +87,9 @@ class MemoryOptions:
 def memory_options(every: object, place: object, copies: object) -> MemoryOptions | None:
     """Checks the arguments `memory_every`, `memory_dir` and `memory_copies`; raises ValueError for others."""
     place = machine_memory.check_place(place)
+    every = os.environ.get(environment.MEMORY_EVERY) or every
+    if isinstance(every, str) and every.isascii() and every.isdigit():
+        every = int(every)
     if type(copies) is not int or copies < 0:
         raise ValueError(
             f"Expected memory_copies as the number of neighbours that keep a worker's part, 0 or more. Received: "
@@ -188,7 +193,8 @@ class MemorySaves:
             return
         now = time.monotonic()
         if self._measured is None:  # From here: the first step is traced and compiled.
-            self._measured, self.due = (now, step), step + SETTLED
+            by_steps = self._options.schedule is not None and self._options.schedule.steps is not None
+            self._measured, self.due = (now, step), step + (1 if by_steps else SETTLED)
             return
         before, at = self._measured
         save = _Save(self._number, position, (now - before) / max(1, step - at), now)
@@ -265,6 +271,15 @@ class MemorySaves:
             everyone, due = self._agree(save, done, save.held_up + time.thread_time())
             if attempt is not None and everyone:
                 self.memory.keep_only(attempt.directory)
+                if due is not None and self._member == 0 and "begun" not in self._told:
+                    self._told.add("begun")
+                    steps = due - (save.position.step or 0)
+                    logger.info(
+                        "Saved in memory from now on, every %d steps (%.1f s); training waits %.0f ms for each.",
+                        steps,
+                        steps * save.per_step,
+                        save.held_up * 1000,
+                    )
             elif attempt is not None:
                 self.memory.discard(attempt.directory)
             if due is not None and not self._stopped:
@@ -327,8 +342,9 @@ class MemorySaves:
     def _next(self, save: _Save, cost: float) -> int:
         """Returns the step of the next save: as soon as every worker can have heard of it, or as late as is wanted."""
         step, schedule = save.position.step or 0, self._options.schedule
-        gone = math.ceil((time.monotonic() - save.began + _HEARD) / save.per_step)
-        first = step + gone + 2 * self._session.steps_per_execution
+        first = step + math.ceil((time.monotonic() - save.began) / save.per_step) + 1
+        if self._members > 1:
+            first += math.ceil(_HEARD / save.per_step) + self._session.steps_per_execution
         if schedule is not None and schedule.steps is not None:
             return -(-max(first, step + 1) // schedule.steps) * schedule.steps
         seconds = schedule.seconds if schedule is not None and schedule.seconds is not None else None

@@ -284,6 +284,7 @@ class _Beginning(Startup):
             return "this worker has no memory_every, which the others have"
 
         def give() -> bytes:
+            memory.claim()
             memory.adopt(
                 info.directory, [part for part, giver in info.givers.items() if giver == here.member]
             )
@@ -408,7 +409,8 @@ class _Beginning(Startup):
             return None
         share = sizes.mirrored / here.members + sizes.local * (self.replicas // here.members)
         try:
-            memory.prepare(int(2 * share * (1 + min(options.copies, here.members - 1))))
+            memory.claim()
+            memory.check_room(int(2 * share * (1 + min(options.copies, here.members - 1))))
         except CheckpointError as error:
             logger.warning("Nothing is saved in memory: %s", error)
             memory.close()

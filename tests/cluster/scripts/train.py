@@ -35,6 +35,8 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--slow", type=float, default=0.0, help="seconds each training step takes longer")
     parser.add_argument("--save-every", help="a number of steps, 'epoch' or a time")
+    parser.add_argument("--memory-every", help="a number of steps, 'auto' or a time")
+    parser.add_argument("--memory-dir", default="/dev/shm")
     parser.add_argument("--save-on-request", default="auto", help="how often to look for requests")
     parser.add_argument("--grace", type=float, help="seconds of the grace period")
     parser.add_argument("--snapshots", type=int, help="take one of the input each so many steps")
@@ -132,6 +134,10 @@ def main() -> None:
                 termination=termination,
                 save_every=save_every,
                 save_on_request=ARGS.save_on_request,
+                memory_every=int(ARGS.memory_every)
+                if (ARGS.memory_every or "").isdigit()
+                else ARGS.memory_every,
+                memory_dir=ARGS.memory_dir,
             )
         )
     callbacks.append(plateau)
