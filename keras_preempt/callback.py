@@ -24,7 +24,7 @@ from keras_preempt.report.delivery import OnEvent, check_on_event
 from keras_preempt.state import input_size
 from keras_preempt.training.leave.propagation import tell_uncaught_loss
 from keras_preempt.training.run.fit import Fit
-from keras_preempt.training.save.memory_saves import memory_options
+from keras_preempt.training.save.memory_options import memory_options
 from keras_preempt.training.save.requests import interval
 from keras_preempt.training.save.resuming import ResumedFrom
 from keras_preempt.training.save.schedule import schedule_of

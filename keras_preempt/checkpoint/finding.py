@@ -58,7 +58,7 @@ def newest_first(store: Store) -> Iterator[CheckpointInfo]:
         any_found, without = False, []
         for step in sorted(steps, reverse=True):
             found, without_manifest = _look(store, step, steps[step])
-            yield from sorted(found, key=progress, reverse=True)
+            yield from sorted(found, key=order_of, reverse=True)
             any_found = any_found or bool(found)
             without += without_manifest
         # A listing takes time. While another process saves and removes, a checkpoint that was seen may be gone, and
@@ -127,7 +127,7 @@ def _look(store: Store, step: int, folder: str) -> tuple[list[CheckpointInfo], l
     return found, [(folder, attempt) for attempt in attempts or [""] if infos.get(attempt) is None]
 
 
-def progress(info: CheckpointInfo) -> tuple[int, bool, bool, int, int, int, tuple[int, int]]:
+def order_of(info: CheckpointInfo) -> tuple[int, bool, bool, int, int, int, tuple[int, int]]:
     """Sorts checkpoints: a larger value is further in the training; the last element is the attempt."""
     position = {} if info.manifest is None else info.manifest.position
     phase = position.get("phase")

@@ -19,7 +19,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from keras_preempt.checkpoint.finding import CheckpointInfo, newest_first
 from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, part_file
 from keras_preempt.checkpoint.manifest import Manifest, Part, PartRef
 from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.process import environment
 
 DEFAULT = "/dev/shm"
 """Where Linux has a tmpfs for every process."""
@@ -42,6 +43,9 @@ KIND = "memory"
 SPARED = 0.1
 """The share of the memory that is available which has to stay so."""
 
+_OWNER = "launcher"
+"""A file that names the launcher's own folder, which is gone when the launcher is."""
+
 _WORKER = re.compile(r"w[0-9]{5,9}")
 _AVAILABLE = re.compile(r"MemAvailable:\s+([0-9]+) kB")
 _CONTAINER = Path("/sys/fs/cgroup")
@@ -51,8 +55,7 @@ class MachineMemory:
     """The folder of one worker of a run, below `place`; nothing is made before `claim`."""
 
     def __init__(self, place: str | os.PathLike[str], run_id: str, member: int) -> None:
-        # For one user; what another one has put there under this name is refused.
-        self.base = Path(place) / f"keras_preempt-{os.getuid()}"
+        self.base = _base(place)
         self.run = self.base / hashlib.sha256(run_id.encode()).hexdigest()[:16]
         self._name = f"w{member:05d}"
         self._lock: int | None = None
@@ -63,8 +66,11 @@ class MachineMemory:
         if self._lock is not None:
             return
         try:
+            _remove_left(self.base, but=self.run)
             _make_private(self.base)
             _make_private(self.run)
+            if status := os.environ.get(environment.STATUS_DIR):
+                (self.run / _OWNER).write_text(os.path.dirname(status))
             # The lock first: a folder without one belongs to nobody.
             self._lock = _locked(self.run / f"{self._name}.lock", os.O_CREAT)
             _make_private(self.run / self._name)
@@ -157,6 +163,8 @@ class MachineMemory:
         with contextlib.suppress(OSError):
             for lock in self.run.glob("*.lock"):
                 _remove_unused(lock.with_suffix(""))
+            if not self._folders():
+                (self.run / _OWNER).unlink(missing_ok=True)
             self.run.rmdir()
             self.base.rmdir()
 
@@ -172,7 +180,7 @@ class MachineMemory:
         return []
 
 
-def combined(held: Sequence[tuple[int, Manifest]]) -> tuple[Manifest, dict[int, int]] | None:
+def put_together(held: Sequence[tuple[int, Manifest]]) -> tuple[Manifest, dict[int, int]] | None:
     """Puts together what workers hold of one checkpoint.
 
     Returns its manifest, and by which worker each part is given; None if nobody holds some part. A worker gives its own
@@ -211,20 +219,39 @@ def available() -> int:
     return min(left, default=0)
 
 
-def remove_unused(place: str | os.PathLike[str], keep: Callable[[Path], bool] = lambda run: False) -> None:
-    """Removes the runs of this user below `place` of which no process is left, but those to `keep`."""
-    base = Path(place) / f"keras_preempt-{os.getuid()}"
+def holds_any(place: str | os.PathLike[str]) -> bool:
+    """Whether this machine holds a checkpoint of this user below `place`, of any run."""
+    with contextlib.suppress(OSError):
+        return next(_base(place).glob(f"*/*/*/*/{MANIFEST}"), None) is not None
+    return False
+
+
+def remove_left_by(launcher: str | os.PathLike[str], place: str | os.PathLike[str] = DEFAULT) -> None:
+    """Removes the runs of the launcher with this folder: its job has ended."""
+    _remove_left(_base(place), launcher=os.fspath(launcher))
+
+
+def _base(place: str | os.PathLike[str]) -> Path:
+    # For one user; what another one has put there under this name is refused.
+    return Path(place) / f"keras_preempt-{os.getuid()}"
+
+
+def _remove_left(base: Path, but: Path | None = None, launcher: str | None = None) -> None:
+    """Removes the runs of jobs whose launcher is gone, or of `launcher`, and of which no process is left."""
     with contextlib.suppress(OSError):
         if not _is_private(base):
             return
-        for run in base.iterdir():
-            if keep(run) or not _is_private(run):
-                continue
-            for entry in list(run.iterdir()):
-                if _WORKER.fullmatch(entry.stem):
-                    _remove_unused(entry.with_suffix(""))
-            with contextlib.suppress(OSError):
-                run.rmdir()
+        for run in [run for run in base.iterdir() if run != but and _is_private(run)]:
+            with contextlib.suppress(OSError):  # Without the file no launcher of ours has started it.
+                owner = (run / _OWNER).read_text()
+                if owner != launcher if launcher else os.path.exists(owner):
+                    continue
+                for entry in list(run.iterdir()):
+                    if _WORKER.fullmatch(entry.stem):
+                        _remove_unused(entry.with_suffix(""))
+                if [entry.name for entry in run.iterdir()] == [_OWNER]:
+                    (run / _OWNER).unlink()
+                    run.rmdir()
         base.rmdir()
 
 
@@ -271,7 +298,7 @@ def _remove_unused(folder: Path) -> None:
             os.close(descriptor)
 
 
-def check_place(place: object) -> str | os.PathLike[str]:
+def memory_place(place: object) -> str | os.PathLike[str]:
     """Returns where to keep checkpoints in memory. Raises ValueError for what is no existing directory."""
     if not isinstance(place, (str, os.PathLike)) or not os.path.isabs(place):
         raise ValueError(

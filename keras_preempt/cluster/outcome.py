@@ -178,6 +178,7 @@ class Incarnation:
         listened: Workers whose training process listened for notices, so that they may have run steps.
         address_in_use: Whether a worker reported that its port was taken.
         timed_out: Whether it was ended because it ran for too long.
+        in_memory: The step of the newest checkpoint in the memory of the machines; 0 for none.
         stuck: Workers that were killed since they had said their exit status and did not end; with that status.
     """
 
@@ -190,11 +191,19 @@ class Incarnation:
     address_in_use: bool = False
     timed_out: bool = False
     stuck: Mapping[int, int] = field(default_factory=dict)
+    in_memory: int = 0
 
     @property
     def safe_step(self) -> int:
         """The step from which the next incarnation can continue; 0 if no worker said that one was saved."""
-        return max((status.safe_step for status in self.statuses.values()), default=0)
+        return max(self.in_memory, *(status.safe_step for status in self.statuses.values()), 0)
+
+    @property
+    def lost(self) -> bool:
+        """Whether it failed only because workers were lost, and the next one can continue."""
+        killed = {-signal.SIGKILL, 128 + signal.SIGKILL}
+        alone = len(self.exits) == 1 and self.exits[0].code in killed and self.in_memory > 0
+        return alone or (self.verdict.lost and self.safe_step > 0)
 
     @property
     def directory(self) -> str:

@@ -21,7 +21,7 @@ from keras_preempt.cluster.local import WorkerExit
 from keras_preempt.drilled.places import record_name
 from keras_preempt.process.environment import DRILL_RECORD
 from keras_preempt.report import events
-from keras_preempt.report.status import fit_file, process_file
+from keras_preempt.report.status import fit_file, memory_file, process_file
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,12 @@ def read_listening(directory: Path, workers: int) -> dict[int, int]:
     """The id of the process that listens for notices, by worker; a worker without one is left out."""
     found = {index: (_read(directory / process_file(index)) or {}).get("pid") for index in range(workers)}
     return {index: pid for index, pid in found.items() if type(pid) is int}
+
+
+def read_in_memory(directory: Path, workers: int) -> int:
+    """The furthest step that a worker has kept in memory; 0 for none."""
+    steps = [(_read(directory / memory_file(index)) or {}).get("step") for index in range(workers)]
+    return max((step for step in steps if type(step) is int), default=0)
 
 
 def overdue(directory: Path, workers: int, limit: float) -> dict[int, int]:

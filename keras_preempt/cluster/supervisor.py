@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
+from keras_preempt.checkpoint import machine_memory
 from keras_preempt.checkpoint.storage.staging import scratch_directory
 from keras_preempt.cluster.local import LocalCluster, default_prefix
 from keras_preempt.cluster.outcome import (
@@ -26,6 +27,7 @@ from keras_preempt.cluster.outcome import (
 )
 from keras_preempt.cluster.status import (
     overdue,
+    read_in_memory,
     read_listening,
     read_statuses,
     record_exits,
@@ -109,7 +111,10 @@ class Supervisor:
             signal.signal(number, self._on_signal)
         try:
             with scratch_directory("run") as root:
-                return self._run(root)
+                report = self._run(root)
+                if report.exit_code in (0, EXIT_INTERRUPTED):  # After anything else it may be started again.
+                    machine_memory.remove_left_by(root)
+                return report
         finally:
             for number in answered:
                 # A handler that was not set from Python reads as None and cannot be put back from here.
@@ -163,7 +168,7 @@ class Supervisor:
                         "a port was taken before its worker could use it: starting again with other ports"
                     )
                     continue
-                if incarnation.verdict.lost and (best or incarnation.safe_step > 0):
+                if incarnation.lost or (incarnation.verdict.lost and best):
                     self._say("a worker was lost without a notice, and there is a checkpoint to go on from")
                 else:
                     failures += 1
@@ -241,6 +246,7 @@ class Supervisor:
             address_in_use=cluster.address_in_use,
             timed_out=timed_out,
             stuck=stuck,
+            in_memory=read_in_memory(status_dir, self._workers),
         )
 
     def _stopped_code(self, incarnation: Incarnation, best_step: int) -> int:

@@ -20,6 +20,11 @@ def fit_file(worker: int) -> str:
     return f"fit-{worker}.json"
 
 
+def memory_file(worker: int) -> str:
+    """The file in which a worker names the newest step that is in the memory of the machines."""
+    return f"memory-{worker}.json"
+
+
 def process_file(worker: int) -> str:
     """The file that names the process of a worker that listens for notices."""
     return f"process-{worker}.json"
@@ -82,6 +87,10 @@ class Status:
         """Tells the launcher which fit has begun, in case this process is killed."""
         self._directory = directory
         leave_file(fit_file(_worker(member)), {"directory": directory, "incarnation": incarnation})
+
+    def kept_in_memory(self, member: int, step: int) -> None:
+        """Tells the launcher from which step a restart continues, in case this process is killed."""
+        leave_file(memory_file(_worker(member)), {"step": step})
 
     def write(self, member: int, incarnation: int, steps: Steps) -> None:
         """Writes the file for the launcher, if there is one; `incarnation` is 0 where starts are not counted."""

@@ -28,7 +28,6 @@ from keras_preempt.state.lost_state import missed_by
 from keras_preempt.training.leave import leaving
 from keras_preempt.training.run import several_fits
 from keras_preempt.training.run.participant import Hook, Participant
-from keras_preempt.training.save.memory_saves import MemorySaves
 from keras_preempt.training.save.resuming import ResumedFrom
 from keras_preempt.training.save.saver import Saved
 from keras_preempt.training.save.saves import Saves
@@ -57,7 +56,6 @@ class Fit:
     bar: ProgressBar
     position: Position
     resumed: ResumedFrom | None
-    memory: MemorySaves | None = None
 
     def __post_init__(self) -> None:
         session = self.session
@@ -165,8 +163,6 @@ class Fit:
         if plan is None:
             self.saves.scheduled(position)
             if phase == "train":
-                if self.memory is not None:
-                    self.memory.look(position)
                 self._take_snapshot()
             runtime.pace.leave(runtime.entered)
         elif plan.goes_on:
@@ -200,8 +196,6 @@ class Fit:
         """Sets the boundaries at which the schedule, and snapshots of the input, are looked at next."""
         runtime = self.runtime
         self._due = self.saves.next_boundary(runtime.entered, position, self.session.steps_per_execution)
-        if self.memory is not None:
-            self._due = min(self._due, self.memory.next_boundary(runtime.entered, position))
         if self.milestones.awaits_step:
             self._due = runtime.entered + 1
         runtime.due = min(self._due, self._snapshots.next_boundary())
@@ -226,8 +220,8 @@ class Fit:
         self._status.committed = saved.name
         if saved.name is None:
             self.saves.tell_what_is_lost(plan, position, uncertain=saved.uncertain)
-        elif self.memory is not None:
-            self.memory.remove()
+        elif self.saves.memory is not None:
+            self.saves.memory.remove()
         what = f"its checkpoint is {saved.name or 'NOT saved'}. Start again to continue from it."
         flush = functools.partial(self.session.callbacks.flush, self.runtime.left)
         self.participant.leave(plan, saved=saved.name, what=what, flush=flush)
@@ -272,8 +266,8 @@ class Fit:
         if saved is not None:
             self._status.committed = saved.name
             self._status.saved = saved.name is not None
-            if self.memory is not None and saved.name is not None:
-                self.memory.remove()
+            if self.saves.memory is not None and saved.name is not None:
+                self.saves.memory.remove()
         if self.saves.saver.fenced is None:
             self.participant.events.emit("finish", step=position.step)
         self.runtime.leave()

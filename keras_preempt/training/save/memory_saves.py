@@ -18,36 +18,32 @@ dropped everywhere, and worker 0 names another step.
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-
 from keras_preempt.agreement.coordinator import CoordinationLost, CoordinationTimeout, Coordinator
 from keras_preempt.agreement.messages import Position, key
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint import machine_memory
 from keras_preempt.checkpoint.attempt import Attempt
-from keras_preempt.checkpoint.documents import as_read
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.layout import attempt_name
 from keras_preempt.checkpoint.machine_memory import MachineMemory
 from keras_preempt.checkpoint.manifest import Part
-from keras_preempt.checkpoint.tensors import Array, Filling, new_places, stream
+from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.writer import WorkerShare, write_part
-from keras_preempt.process import environment
 from keras_preempt.process.threads import started
 from keras_preempt.state.model import ModelState
+from keras_preempt.training.save.memory_options import MemoryOptions
+from keras_preempt.training.save.own_state import GIVEN_UP, packed, unpacked
 from keras_preempt.training.save.saver import fetched, stored_together
-from keras_preempt.training.save.schedule import NEVER, Schedule, schedule_from
+from keras_preempt.training.save.schedule import NEVER
 from keras_preempt.training.save.session import Session
 
 logger = logging.getLogger("keras_preempt")
@@ -69,46 +65,9 @@ SETTLED = 16
 
 _EXPECTED_RATE = 500e6  # bytes a second that a save takes before one was measured
 _HEARD = 0.2  # seconds within which every worker has heard of the next step
-_GIVEN_UP = "null"
-
-
-@dataclass(frozen=True)
-class MemoryOptions:
-    """How a fit is saved in memory: where, when, and how many neighbours keep what a worker has.
-
-    `schedule` has steps or seconds; None for "auto".
-    """
-
-    place: Any
-    schedule: Schedule | None
-    copies: int
-
-
-def memory_options(every: object, place: object, copies: object) -> MemoryOptions | None:
-    """Checks the arguments `memory_every`, `memory_dir` and `memory_copies`; raises ValueError for others."""
-    place = machine_memory.check_place(place)
-    every = os.environ.get(environment.MEMORY_EVERY) or every
-    if isinstance(every, str) and every.isascii() and every.isdigit():
-        every = int(every)
-    if type(copies) is not int or copies < 0:
-        raise ValueError(
-            f"Expected memory_copies as the number of neighbours that keep a worker's part, 0 or more. Received: "
-            f"{copies!r}."
-        )
-    if every is None:
-        return None
-    if every == "auto":
-        return MemoryOptions(place, None, copies)
-    try:
-        schedule = schedule_from(every)
-    except ValueError:
-        schedule = Schedule()
-    if schedule.steps is None and schedule.seconds is None:
-        raise ValueError(
-            'Expected memory_every to be "auto", a positive number of steps, a time such as "10s" or a timedelta, or '
-            f"None. Received: {every!r}."
-        )
-    return MemoryOptions(place, schedule, copies)
+_TOLD = (
+    2  # The number of the save after which it is told what they cost: not the first, which finds all cold.
+)
 
 
 @dataclass
@@ -137,9 +96,11 @@ class MemorySaves:
         incarnation: The number of this start.
         host: Tells this machine from others.
         poke: Makes the main thread look at its next boundary.
+        on_kept: Told the step of each save that all workers have.
 
     Attributes:
         due: The step of the next save; `NEVER` while one is going on.
+        kept: The step of the last save that all workers have; 0 for none.
     """
 
     def __init__(
@@ -151,10 +112,11 @@ class MemorySaves:
         coordinator: Coordinator,
         fit: int,
     ) -> None:
-        self.due = NEVER
+        self.due, self.kept = NEVER, 0
         self.incarnation = 0
         self.host = ""
         self.poke: Callable[[], None] = lambda: None
+        self.on_kept: Callable[[int], None] = lambda step: None
         self._options = options
         self.memory = memory
         self._session = session
@@ -216,7 +178,7 @@ class MemorySaves:
             self._stopped = True
             awaited = self._awaited
         if awaited:
-            self._put(awaited, _GIVEN_UP)
+            self._put(awaited, GIVEN_UP)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(PATIENCE)
         self.memory.close()
@@ -271,11 +233,13 @@ class MemorySaves:
             everyone, due = self._agree(save, done, save.held_up + time.thread_time())
             if attempt is not None and everyone:
                 self.memory.keep_only(attempt.directory)
-                if due is not None and self._member == 0 and "begun" not in self._told:
-                    self._told.add("begun")
+                self.kept = attempt.step
+                self.on_kept(attempt.step)
+                if due is not None and self._member == 0 and save.number == _TOLD:
                     steps = due - (save.position.step or 0)
                     logger.info(
-                        "Saved in memory from now on, every %d steps (%.1f s); training waits %.0f ms for each.",
+                        "Saves in memory: the next one %d steps after the last (about %.1f s); training waits %.0f ms "
+                        "for each.",
                         steps,
                         steps * save.per_step,
                         save.held_up * 1000,
@@ -296,7 +260,7 @@ class MemorySaves:
         own, *others = self._kept()
         if self._copies:
             message = packed(save.state, save.local, MOST_TOLD // self._members)
-            if message == _GIVEN_UP:
+            if message == GIVEN_UP:
                 self._tell_uncovered(sum(array.nbytes for array in save.local.values()))
             self._put(self._key(save, "own", own), message)
 
@@ -366,7 +330,7 @@ class MemorySaves:
     def _wait(self, name: str, patience: float) -> str:
         with self._guard:
             if self._stopped:
-                return _GIVEN_UP
+                return GIVEN_UP
             self._awaited = name
         try:
             return self._coordinator.wait_for(name, patience)
@@ -401,25 +365,3 @@ def neighbour(hosts: Sequence[str]) -> int:
         return sum(hosts[member] != hosts[(member + shift) % count] for member in range(count))
 
     return max(range(1, max(2, count)), key=lambda shift: (elsewhere(shift), -shift))
-
-
-def packed(state: Mapping[str, Any], local: Mapping[str, Array], most: int) -> str:
-    """Returns what one worker alone has as a message; `_GIVEN_UP` if that is larger than `most` bytes."""
-    data = b"".join(piece.tobytes() for piece in stream(local)) if local else b""
-    text = json.dumps({"state": as_read(dict(state)), "local": base64.b64encode(data).decode()})
-    return text if len(text) <= most else _GIVEN_UP
-
-
-def unpacked(text: str) -> tuple[Mapping[str, Any], Mapping[str, Array]] | None:
-    """Undoes `packed`; None for what was too large, or given up."""
-    told = json.loads(text)
-    if told is None:
-        return None
-    data = np.frombuffer(base64.b64decode(told["local"]), np.uint8)
-    if not len(data):
-        return told["state"], {}
-    filling, start = Filling("what a worker has told", len(data), new_places), 0
-    for buffer in filling:
-        buffer[:] = data[start : start + len(buffer)]
-        start += len(buffer)
-    return told["state"], filling.tensors

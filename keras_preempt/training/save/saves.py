@@ -15,6 +15,7 @@ from keras_preempt.process.threads import started
 from keras_preempt.process.words import counted, numbered
 from keras_preempt.report.progress import InBackground
 from keras_preempt.state.component import Content
+from keras_preempt.training.save.memory_saves import MemorySaves
 from keras_preempt.training.save.pace import Pace
 from keras_preempt.training.save.saver import Saved, Saver
 from keras_preempt.training.save.schedule import NEVER, Schedule
@@ -34,6 +35,7 @@ class Saves:
 
     Attributes:
         saver: See above.
+        memory: What is saved in memory besides; None for nothing.
         committed: The folder of the checkpoint that was committed last, as far as this worker knows; at first
             the one that was restored, None if there is none.
         after_start: Called when the first step is done, or none was left: what was restored has served. Given whether
@@ -54,6 +56,7 @@ class Saves:
         self._training_waits = threading.Event()  # For the save in flight.
         self._started: Position | None = None
         self.committed: str | None = None
+        self.memory: MemorySaves | None = None
         self.after_start: Callable[[bool], None] = lambda wait: None
         self.on_capture: Callable[[], None] = lambda: None
         self.on_saved: Callable[[float, str | None], None] = lambda captured_at, name: None
@@ -64,6 +67,8 @@ class Saves:
         """The fit begins at `position`: there is nothing to save until it is further."""
         self._started = position
         self.committed = self._session.committed
+        if self.memory is not None and position is not None:
+            self.memory.begin(position)
 
     def at_once(self, plan: Plan, position: Position, given_up: Callable[[], bool] = lambda: False) -> Saved:
         """Saves, and returns when that is done. A save in flight is cancelled, unless it is as good.
@@ -205,15 +210,18 @@ class Saves:
         last = self._background.position or self._started
         if not self._session.resuming and self._schedule.due(position, last):
             self.in_background(Plan(0, Kind.PERIODIC, self._everyone, ()), position)
+        if self.memory is not None and position.phase == "train":
+            self.memory.look(position)
 
     def next_boundary(self, entered: int, position: Position, steps_per_execution: int) -> int:
         """The number of the first boundary that may be due, after `entered` of them, at the last of which it stands."""
+        due = NEVER if self.memory is None else self.memory.next_boundary(entered, position)
         left = self._schedule.steps_left(position.step or 0)
         if left is None:
-            return NEVER
+            return due
         if position.phase != "train":
             return entered + 1  # The next one may be training's, at this very step.
-        return entered + -(-left // steps_per_execution)
+        return min(due, entered + -(-left // steps_per_execution))
 
     def _ended(self, saved: Saved) -> Saved:
         self._pace.saved(None if saved.name is None else saved.seconds)
@@ -230,8 +238,9 @@ class Saves:
 
     @property
     def safe_step(self) -> int:
-        """The step of the last checkpoint that this worker knows of; 0 for none."""
-        return 0 if self.committed is None else step_of(self.committed) or 0
+        """The step of the last checkpoint that this worker knows of, also in memory; 0 for none."""
+        stored = 0 if self.committed is None else step_of(self.committed) or 0
+        return stored if self.memory is None else max(stored, self.memory.kept)
 
     def at_risk(self) -> str:
         """What is lost if no save succeeds from now on, as far as this worker knows, in words."""

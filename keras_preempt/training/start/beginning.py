@@ -13,20 +13,17 @@ from typing import Any
 
 import keras
 
-from keras_preempt.agreement.messages import Position
 from keras_preempt.backend.keras.callbacks import ProgressBar
 from keras_preempt.backend.keras.running_fit import builds_before_evaluating
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.errors import CheckpointError
-from keras_preempt.checkpoint.exchange import give_all
 from keras_preempt.checkpoint.finding import CheckpointInfo
-from keras_preempt.checkpoint.machine_memory import MachineMemory
 from keras_preempt.checkpoint.reader import Loaded, Reading
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.notices.termination import TerminationConfig
-from keras_preempt.process import log, this_process
+from keras_preempt.process import log
 from keras_preempt.process.words import counted
 from keras_preempt.report.delivery import OnEvent
 from keras_preempt.report.events import Milestones, log_name
@@ -52,7 +49,7 @@ from keras_preempt.training.run.participant import Ending, Hook, Participant
 from keras_preempt.training.run.runtime import Runtime
 from keras_preempt.training.run.several_fits import FitSlot, ended_fits, is_news, late_signals
 from keras_preempt.training.save import requests
-from keras_preempt.training.save.memory_saves import MemoryOptions, MemorySaves
+from keras_preempt.training.save.memory_options import MemoryOptions
 from keras_preempt.training.save.resuming import Start, resumed_from
 from keras_preempt.training.save.saver import Saver, check_space
 from keras_preempt.training.save.saves import Saves
@@ -60,8 +57,9 @@ from keras_preempt.training.save.schedule import Interval, Schedule
 from keras_preempt.training.save.session import Session
 from keras_preempt.training.save.tidier import Tidier
 from keras_preempt.training.start import shared_files, side_by_side
-from keras_preempt.training.start.from_memory import InMemory, given_by, take
+from keras_preempt.training.start.from_memory import InMemory
 from keras_preempt.training.start.handshake import START_TIMEOUT, Handshake
+from keras_preempt.training.start.memory_start import MemoryStart
 from keras_preempt.training.start.reading_ahead import reading_ahead
 from keras_preempt.training.start.startup import Share, Startup
 
@@ -183,7 +181,7 @@ class _Beginning(Startup):
             built_from=int(builds_before_evaluating(model)),
             layout=backend().layout(strategy),
         )
-        self.memory: MachineMemory | None = None
+        self.memory = MemoryStart(options.memory, here)
         self.over = False  # Whether the fit had ended, so that there is nothing to train.
 
     # -- The workers agree on the checkpoint to continue from ------------------------------------------
@@ -199,7 +197,8 @@ class _Beginning(Startup):
         }
         self.together = self.options.together and self.gather is not None and backend().reads_together
         self.beside, self.facts = slot.beside, shared_files.written_by(self.others)
-        with reading_ahead(self.store):
+        # What is in memory is read from there.
+        with contextlib.nullcontext() if self.memory.holds_any else reading_ahead(self.store):
             start = self.agree()
         if start.restored is not None and start.restored.manifest.finished:
             done = int(start.restored.manifest.position["epoch"])
@@ -235,17 +234,7 @@ class _Beginning(Startup):
         check_space(self.store, self.model_state, members, self.replicas // members)
 
     def hold(self, run_id: str) -> list[str]:
-        options = self.options.memory
-        if options is None:
-            return []
-        self.memory = MachineMemory(options.place, run_id, self.participant.place.member)
-        found = []
-        for info in self.memory.holdings():
-            if info.manifest is not None:
-                found.append(info.manifest.to_json().decode())
-            else:
-                logger.warning("The checkpoint in memory %s is not used: %s", info.directory, info.error)
-        return found
+        return self.memory.hold(run_id)
 
     def claimed(self, incarnation: int) -> None:
         if self.alone is not None:
@@ -258,7 +247,8 @@ class _Beginning(Startup):
     def read(self, info: CheckpointInfo) -> Loaded:
         member = self.participant.place.member
         with self.milestones.reading():
-            reading = Reading(self._store_of(info), info, transfer, wanted=self.model_state.needed())
+            store = self.memory.store_of(info, self.store)
+            reading = Reading(store, info, transfer, wanted=self.model_state.needed())
             return checked(info, reading.load(member, self.setup), member)
 
     def read_share(self, info: CheckpointInfo) -> Share:
@@ -268,39 +258,12 @@ class _Beginning(Startup):
             wanted = self.model_state.needed()
             givers = info.givers if isinstance(info, InMemory) else None
             share = here.member, here.members
-            reading = Reading(self._store_of(info), info, transfer, share, wanted, givers)
+            reading = Reading(self.memory.store_of(info, self.store), info, transfer, share, wanted, givers)
             loaded = checked(info, reading.load(here.member, self.setup), here.member)
             return Share(loaded, reading, self.gather, self._exchanging)
 
-    def _store_of(self, info: CheckpointInfo) -> Store:
-        if not isinstance(info, InMemory):
-            return self.store
-        assert self.memory is not None
-        return self.memory.store
-
     def meet(self, number: int, info: InMemory) -> str | None:
-        here, memory, agree = self.participant.place, self.memory, self.handshake.agree
-        if memory is None:
-            return "this worker has no memory_every, which the others have"
-
-        def give() -> bytes:
-            memory.claim()
-            memory.adopt(
-                info.directory, [part for part, giver in info.givers.items() if giver == here.member]
-            )
-            return given_by(memory, info, here.member)
-
-        given, wrong = agree(f"given/{number}", info.directory, give)
-        if given is None or self.gather is None:
-            return wrong
-        gather = self.gather
-
-        def taken() -> None:
-            with self._exchanging():
-                for each in give_all(gather, here.members, here.member, given):
-                    take(memory, info, each)
-
-        return agree(f"taken/{number}", info.directory, taken, fails_by=(CheckpointError,))[1]
+        return self.memory.meet(self.handshake, number, info, self.gather, self._exchanging)
 
     @contextlib.contextmanager
     def _exchanging(self) -> Iterator[None]:
@@ -335,6 +298,8 @@ class _Beginning(Startup):
         points = Points(self.others if chief else (), store.key, start.incarnation, restored_step)
         ending.add(points.close)
         saves = self._saves(start, session, points)
+        if not self.over:
+            saves.memory = self.memory.saves(participant, session, self.model_state, start.incarnation)
         incarnation = start.incarnation
         ending.add(lambda: participant.write_status(incarnation, saves.safe_step, session))
         ending.add(saves.end)
@@ -380,7 +345,6 @@ class _Beginning(Startup):
             bar=self.bar,
             position=position,
             resumed=resumed_from(start),
-            memory=self._memory_saves(start, session, position),
         )
         if chief and options.schedule.seconds is not None:
             ending.add(Interval(options.schedule.seconds, runtime.call_periodic).stop)
@@ -397,37 +361,6 @@ class _Beginning(Startup):
             ending.add(lambda: answers.stop(ending.why))
         status.began_training()
         return fit
-
-    def _memory_saves(self, start: Start, session: Session, position: Position) -> MemorySaves | None:
-        """Gets ready to save in memory; where that is not possible, says so, and training goes on without."""
-        options, memory, participant = self.options.memory, self.memory, self.participant
-        if options is None or memory is None or self.over:
-            return None
-        sizes, here = self.model_state.sizes(), participant.place
-        if sizes.held:
-            logger.warning("Nothing is saved in memory: variables are divided among processes.")
-            return None
-        share = sizes.mirrored / here.members + sizes.local * (self.replicas // here.members)
-        try:
-            memory.claim()
-            memory.check_room(int(2 * share * (1 + min(options.copies, here.members - 1))))
-        except CheckpointError as error:
-            logger.warning("Nothing is saved in memory: %s", error)
-            memory.close()
-            return None
-        saves = MemorySaves(
-            options, memory, session, self.model_state, participant.coordinator, participant.number
-        )
-        saves.incarnation, saves.host = start.incarnation, this_process.machine()
-        runtime = participant.runtime
-
-        def poke() -> None:
-            runtime.attention = True
-
-        saves.poke = poke
-        participant.ending.add(saves.stop)
-        saves.begin(position)
-        return saves
 
     def _saves(self, start: Start, session: Session, points: Points) -> Saves:
         participant, store, here = self.participant, self.store, self.participant.place

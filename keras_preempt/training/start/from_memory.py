@@ -12,9 +12,9 @@ from typing import Any
 
 from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint
-from keras_preempt.checkpoint.finding import CheckpointInfo, progress
+from keras_preempt.checkpoint.finding import CheckpointInfo, order_of
 from keras_preempt.checkpoint.layout import MANIFEST, part_file, tensor_file
-from keras_preempt.checkpoint.machine_memory import MachineMemory, combined, directory_of
+from keras_preempt.checkpoint.machine_memory import MachineMemory, directory_of, put_together
 from keras_preempt.checkpoint.manifest import Manifest
 from keras_preempt.process.words import numbered
 
@@ -40,8 +40,8 @@ class InMemory(CheckpointInfo):
 
     def continues(self, stored: CheckpointInfo) -> bool:
         """Whether it is further than a checkpoint in the directory, and not of an earlier start than that."""
-        *here, attempt = progress(self)
-        *there, other = progress(stored)
+        *here, attempt = order_of(self)
+        *there, other = order_of(stored)
         return here > there and attempt[0] >= other[0]
 
     def to_json(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def checkpoints(heard: Mapping[int, Mapping[str, Any]]) -> list[InMemory]:
                 held.setdefault(same, []).append((worker, manifest))
     found, lost = [], []
     for each in held.values():
-        if (whole := combined(each)) is None:
+        if (whole := put_together(each)) is None:
             lost.append(each)
             continue
         manifest, givers = whole
@@ -104,7 +104,7 @@ def checkpoints(heard: Mapping[int, Mapping[str, Any]]) -> list[InMemory]:
         resized = manifest.members != len(heard)
         moved = [part for part in range(manifest.members) if resized or (part, part) not in here]
         found.append(_info(manifest, givers, tuple(moved)))
-    found.sort(key=progress, reverse=True)
+    found.sort(key=order_of, reverse=True)
     for each in lost:
         first = each[0][1]
         there = {ref.member for _, manifest in each for ref in manifest.parts}
