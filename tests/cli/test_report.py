@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import time
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -11,6 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.layout import RUN
@@ -19,7 +21,18 @@ from keras_preempt.report import events
 from keras_preempt.testing import FakeGcs
 from tests.cli import saved_run
 from tests.cli.saved_run import Run
-from tests.report.story import Story
+from tests.report.story import (
+    COMPILING,
+    DYING,
+    HOLDING,
+    LEAVING,
+    READING,
+    REPLAYING,
+    RESTORING,
+    SAVING,
+    STARTING,
+    Story,
+)
 
 Made = Callable[..., str]
 
@@ -27,6 +40,9 @@ Made = Callable[..., str]
 def preempted() -> Story:
     story = Story(2).begin().train(9, 9.0).save().train(5, 5.0).preempt().pause(2.0)
     return story.begin(restored=15).train(5, 5.0).finish()
+
+
+LOST = HOLDING + SAVING + LEAVING + DYING + 2.0 + STARTING + READING + RESTORING + REPLAYING + COMPILING
 
 
 def logs_of(story: Story) -> dict[str, bytes]:
@@ -81,8 +97,18 @@ def test_everything_that_matters_is_printed_and_json_holds_all_and_adds_up(made:
     assert first.endswith("run: finished at step 21 after 2 starts of 2 workers")
     assert "steps: 21 run, 21 kept, 0 lost" in rest
     assert "preempted: SIGTERM to w0; SIGTERM to w1; saved at step 15" in out
-    words = "start-up compile restore replay hold save leave idle goodput wall"
-    assert {f"\n{word}" for word in words.split() if f"\n{word}" not in out} == set()
+    for words in (
+        "goodput: ",
+        "badput: start ",
+        "productive time ",
+        "start ",
+        "  start-up ",
+        "restore ",
+        "  replay ",
+    ):
+        assert f"\n{words}" in out
+    for words in ("save ", "  hold ", "exit ", "waiting for machines ", "wall time "):
+        assert f"\n{words}" in out
     assert "What is missing" not in out
     assert "Saves: 3 checkpoints" in out
     told = json.loads(printed(run, directory, "--json"))
@@ -91,7 +117,11 @@ def test_everything_that_matters_is_printed_and_json_holds_all_and_adds_up(made:
     assert [start["end"] for start in told["starts"]] == ["preempted", "finished"]
     for worker in told["workers"]:
         assert sum(worker["seconds"].values()) == pytest.approx(worker["wall"])
-        assert worker["goodput"] == pytest.approx(worker["useful"] / worker["wall"])
+        assert worker["goodput"] == worker["useful"] / worker["wall"]
+        assert worker["useful"] + sum(worker["badput_seconds"].values()) == worker["wall"]
+    assert told["productive_seconds"] + sum(told["badput_seconds"].values()) == told["seconds"]
+    # From the last step before to the first one after: as long as it lasts for each of the two workers.
+    assert [start["seconds_lost"] for start in told["starts"]] == [LOST, 0.0]
     assert told["missing"] == []
 
 
@@ -287,3 +317,86 @@ def test_the_report_of_a_long_run_takes_a_few_times_as_long_as_to_parse_its_even
     out, _ = run("report", directory, "--over", "--json")
     assert (time.process_time() - began) / parsing < 9
     assert len(json.loads(out)["saves"]) == MANY // 2
+
+
+# -- Prometheus -----------------------------------------------------------------------------------------
+
+
+def figures(text: str) -> dict[tuple[str, str], float]:
+    """What Prometheus' own parser reads: values by name and the label beside `run`, which all have alike."""
+    found: dict[tuple[str, str], float] = {}
+    runs = set()
+    for family in text_string_to_metric_families(text):
+        assert family.documentation
+        assert family.type in ("counter", "gauge")
+        for sample in family.samples:
+            assert sample.name.endswith("_total") == (family.type == "counter")
+            runs.add(sample.labels.pop("run"))
+            found[sample.name.removeprefix("keras_preempt_"), "".join(sample.labels.values())] = sample.value
+    assert len(runs) == 1
+    return {**found, ("run", runs.pop()): 1.0}
+
+
+def test_prometheus_gets_the_figures_of_the_report(made: Made, run: Run) -> None:
+    directory = made(preempted())
+    text = printed(run, directory, "--prometheus")
+    assert text == printed(run, directory, "--prometheus", "-")
+    told, found = json.loads(printed(run, directory, "--json")), figures(text)
+    assert found["run", directory] == 1.0
+    assert found["wall_seconds_total", ""] == told["seconds"]
+    assert found["productive_seconds", ""] == told["productive_seconds"]
+    badput = {cause: value for (name, cause), value in found.items() if name == "badput_seconds"}
+    assert badput == told["badput_seconds"]
+    assert found["goodput_ratio", ""] == told["goodput"]
+    assert (found["starts_total", ""], found["interruptions_total", "preempted"]) == (2, 1)
+    assert found["interruptions_lost_seconds", ""] == LOST
+    assert (found["steps", ""], found["steps_run_total", ""], found["steps_lost", ""]) == (21, 21, 0)
+    assert (found["saves_total", ""], found["running", ""], found["workers", ""]) == (3, 0, 2)
+    assert found["last_save_timestamp_seconds", ""] == told["saves"][-1]["at"]
+
+
+def test_the_textfile_collector_gets_a_whole_file_that_it_may_read(tmp_path: Path, run: Run) -> None:
+    odd = 'of "mine" \\n\\ \n\udcff'
+    directory = write(str(tmp_path / odd), preempted())
+    out = tmp_path / "out"
+    out.mkdir()
+    file = out / "run.prom"
+    file.write_text("of last week")
+    file.chmod(0o600)
+    before = file.stat().st_ino
+    mask = os.umask(0o077)
+    try:
+        assert printed(run, directory, "--prometheus", file) == ""
+    finally:
+        os.umask(mask)
+    assert (file.stat().st_mode & 0o777, os.listdir(out)) == (0o644, ["run.prom"])
+    assert file.stat().st_ino != before, "renamed into its place"
+    assert figures(file.read_text())["run", str(tmp_path / odd.replace("\udcff", "?"))] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{run}", "--prometheus", "{run}.txt"], "Expected a FILE that ends in .prom"),
+        (["--prometheus", "{run}"], "put --prometheus behind DIR"),
+        (["{run}", "--prometheus", "{run}/no/x.prom"], "Expected a file to write the figures to"),
+        (["{run}", "--prometheus", "--json"], "Expected --json or --prometheus. Received: both."),
+        (["{run}", "--watch", "--prometheus"], "Expected --watch without --prometheus."),
+    ],
+)
+def test_where_figures_cannot_be_written_is_one_line_with_a_cure(
+    arguments: list[str], message: str, tmp_path: Path, run: Run
+) -> None:
+    directory = write(str(tmp_path / "run"), preempted())
+    before = sorted(tmp_path.rglob("*"))
+    assert message in refused(run, *(each.format(run=directory) for each in arguments), code=2)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_figures_of_what_is_no_run_are_refused_and_the_file_stays(tmp_path: Path, run: Run) -> None:
+    file = tmp_path / "run.prom"
+    file.write_text("of last week")
+    (tmp_path / "empty").mkdir()
+    for directory in (tmp_path / "none", tmp_path / "empty"):
+        assert "Received: " in refused(run, directory, "--prometheus", file)
+    assert file.read_text() == "of last week"
