@@ -28,7 +28,7 @@ class _Metric(NamedTuple):
 def prometheus_text(account: Account, run: str) -> str:
     """Returns all figures; `run` is the value of their label of that name.
 
-    Texts of help do not depend on the run: node_exporter refuses a metric with two of them.
+    Texts of help do not depend on the run: node_exporter objects to two of one metric.
     """
     lines = []
     for metric in _metrics(account):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import time
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -12,62 +11,17 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from keras_preempt.checkpoint import documents
-from keras_preempt.checkpoint.layout import RUN
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.report import events
 from keras_preempt.testing import FakeGcs
 from tests.cli import saved_run
+from tests.cli.reported import LOST, logs_of, preempted, printed, refused, write
 from tests.cli.saved_run import Run
-from tests.report.story import (
-    COMPILING,
-    DYING,
-    HOLDING,
-    LEAVING,
-    READING,
-    REPLAYING,
-    RESTORING,
-    SAVING,
-    STARTING,
-    Story,
-)
+from tests.report.story import Story
 
 Made = Callable[..., str]
-
-
-def preempted() -> Story:
-    story = Story(2).begin().train(9, 9.0).save().train(5, 5.0).preempt().pause(2.0)
-    return story.begin(restored=15).train(5, 5.0).finish()
-
-
-LOST = HOLDING + SAVING + LEAVING + DYING + 2.0 + STARTING + READING + RESTORING + REPLAYING + COMPILING
-
-
-def logs_of(story: Story) -> dict[str, bytes]:
-    """What a run that has told a story has in its files."""
-    logs: dict[str, bytes] = {}
-    for event in story.events:
-        known = ("event", "time", "member", "incarnation")
-        told = {key: value for key, value in event.items() if key not in known}
-        number, member = event["incarnation"], event["member"]
-        launcher = event["event"] == "gone"
-        name = events.log_name(number, None if launcher else member)
-        logs[name] = logs.get(name, b"") + events.line(event["event"], event["time"], member, **told)
-    return logs
-
-
-def write(directory: str, story: Story, run: bytes | None = None) -> str:
-    """Makes the directory of a run that has told a story."""
-    body = {"format": 1, "run_id": "story", "model": []}
-    store = open_store(directory)
-    store.create(RUN, documents.encode_document(body) if run is None else run)
-    for name, data in logs_of(story).items():
-        segmented = "gs://" in directory and "launcher" not in name
-        store.create(name.replace(".jsonl", "-0001.jsonl") if segmented else name, data)
-    store.close()
-    return directory
 
 
 @pytest.fixture(params=["directory", "bucket"])
@@ -76,18 +30,6 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
         return functools.partial(write, str(tmp_path / "run"))
     request.getfixturevalue("bucket")
     return functools.partial(write, "gs://bucket/run")
-
-
-def printed(run: Run, *arguments: object) -> str:
-    out, err = run("report", *arguments)
-    assert err == ""
-    return out
-
-
-def refused(run: Run, *arguments: object, code: int = 3) -> str:
-    out, err = run("report", *arguments, code=code)
-    assert (out, err.count("\n")) == ("", 1)
-    return err
 
 
 def test_everything_that_matters_is_printed_and_json_holds_all_and_adds_up(made: Made, run: Run) -> None:
@@ -317,86 +259,3 @@ def test_the_report_of_a_long_run_takes_a_few_times_as_long_as_to_parse_its_even
     out, _ = run("report", directory, "--over", "--json")
     assert (time.process_time() - began) / parsing < 9
     assert len(json.loads(out)["saves"]) == MANY // 2
-
-
-# -- Prometheus -----------------------------------------------------------------------------------------
-
-
-def figures(text: str) -> dict[tuple[str, str], float]:
-    """What Prometheus' own parser reads: values by name and the label beside `run`, which all have alike."""
-    found: dict[tuple[str, str], float] = {}
-    runs = set()
-    for family in text_string_to_metric_families(text):
-        assert family.documentation
-        assert family.type in ("counter", "gauge")
-        for sample in family.samples:
-            assert sample.name.endswith("_total") == (family.type == "counter")
-            runs.add(sample.labels.pop("run"))
-            found[sample.name.removeprefix("keras_preempt_"), "".join(sample.labels.values())] = sample.value
-    assert len(runs) == 1
-    return {**found, ("run", runs.pop()): 1.0}
-
-
-def test_prometheus_gets_the_figures_of_the_report(made: Made, run: Run) -> None:
-    directory = made(preempted())
-    text = printed(run, directory, "--prometheus")
-    assert text == printed(run, directory, "--prometheus", "-")
-    told, found = json.loads(printed(run, directory, "--json")), figures(text)
-    assert found["run", directory] == 1.0
-    assert found["wall_seconds_total", ""] == told["seconds"]
-    assert found["productive_seconds", ""] == told["productive_seconds"]
-    badput = {cause: value for (name, cause), value in found.items() if name == "badput_seconds"}
-    assert badput == told["badput_seconds"]
-    assert found["goodput_ratio", ""] == told["goodput"]
-    assert (found["starts_total", ""], found["interruptions_total", "preempted"]) == (2, 1)
-    assert found["interruptions_lost_seconds", ""] == LOST
-    assert (found["steps", ""], found["steps_run_total", ""], found["steps_lost", ""]) == (21, 21, 0)
-    assert (found["saves_total", ""], found["running", ""], found["workers", ""]) == (3, 0, 2)
-    assert found["last_save_timestamp_seconds", ""] == told["saves"][-1]["at"]
-
-
-def test_the_textfile_collector_gets_a_whole_file_that_it_may_read(tmp_path: Path, run: Run) -> None:
-    odd = 'of "mine" \\n\\ \n\udcff'
-    directory = write(str(tmp_path / odd), preempted())
-    out = tmp_path / "out"
-    out.mkdir()
-    file = out / "run.prom"
-    file.write_text("of last week")
-    file.chmod(0o600)
-    before = file.stat().st_ino
-    mask = os.umask(0o077)
-    try:
-        assert printed(run, directory, "--prometheus", file) == ""
-    finally:
-        os.umask(mask)
-    assert (file.stat().st_mode & 0o777, os.listdir(out)) == (0o644, ["run.prom"])
-    assert file.stat().st_ino != before, "renamed into its place"
-    assert figures(file.read_text())["run", str(tmp_path / odd.replace("\udcff", "?"))] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["{run}", "--prometheus", "{run}.txt"], "Expected a FILE that ends in .prom"),
-        (["--prometheus", "{run}"], "put --prometheus behind DIR"),
-        (["{run}", "--prometheus", "{run}/no/x.prom"], "Expected a file to write the figures to"),
-        (["{run}", "--prometheus", "--json"], "Expected --json or --prometheus. Received: both."),
-        (["{run}", "--watch", "--prometheus"], "Expected --watch without --prometheus."),
-    ],
-)
-def test_where_figures_cannot_be_written_is_one_line_with_a_cure(
-    arguments: list[str], message: str, tmp_path: Path, run: Run
-) -> None:
-    directory = write(str(tmp_path / "run"), preempted())
-    before = sorted(tmp_path.rglob("*"))
-    assert message in refused(run, *(each.format(run=directory) for each in arguments), code=2)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_figures_of_what_is_no_run_are_refused_and_the_file_stays(tmp_path: Path, run: Run) -> None:
-    file = tmp_path / "run.prom"
-    file.write_text("of last week")
-    (tmp_path / "empty").mkdir()
-    for directory in (tmp_path / "none", tmp_path / "empty"):
-        assert "Received: " in refused(run, directory, "--prometheus", file)
-    assert file.read_text() == "of last week"
