@@ -32,9 +32,10 @@ def table() -> str:
         has = f" ({', '.join(common)})" if common else ""
         listed += [f"- **{kind}**{'' if row.loops else '†'}: {row.when}{has}"]
         listed += [f"    {line}" for line in _fields(own)]
-    listed.append(
-        "- **gone**: the process has ended, with its status; only in the files, by `run` and `drill`"
-    )
+    listed += [
+        "- **hang**: the job made no progress (`phase`, `seconds` until it was ended); only in the files, by `run`",
+        "- **gone**: the process has ended, with its status; only in the files, by `run` and `drill`",
+    ]
     parts = ["Fields of several events (`passed` of any):", "\n".join(_fields({**ANY, **shared}))]
     parts.append(
         "Events, with the names of these that they have, and their own. Custom loops do not report those with †."

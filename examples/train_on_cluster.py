@@ -57,7 +57,7 @@ def main() -> None:
     callback = PreemptionCallback(
         arguments.directory,
         save_every=arguments.save_every,
-        # Slurm sends SIGUSR1 when the time of the job is over; other platforms do not send it. Without a
+        # Slurm sends SIGUSR1 if it was submitted with --signal=USR1@300; other platforms do not send it. Without a
         # grace_period a signal means: save and leave at once, since it does not say how much time is left.
         termination=TerminationConfig(signals=("SIGTERM", "SIGUSR1")),
     )

@@ -41,6 +41,7 @@ PUBLIC = {
     "callback.__init__",
     "cluster.local.__init__",
     "cluster.supervisor.__init__",
+    "notices.termination.__init__",
     "testing.drills.running.drill",
 }
 PUBLIC |= {"testing.gcs.fake.__init__"}

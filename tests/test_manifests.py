@@ -18,6 +18,7 @@ import yaml
 from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet as JobSet
 
 from keras_preempt.cluster import tf_config_from_jobset
+from keras_preempt.notices.platform import SCHEDULERS
 from keras_preempt.process.exit_codes import EXIT_NOT_SAVED, EXIT_RESTART, EXIT_RESTART_GCE, EXIT_WORKER_LOST
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -146,14 +147,12 @@ def test_misspelt_field_of_a_vertex_job_would_be_seen(custom_job):
         check_custom_job(custom_job)
 
 
-def test_slurm_signals_the_tasks_in_time_and_may_requeue():
+def test_slurm_tells_the_tasks_when_their_time_is_over_and_may_requeue():
     script = (EXAMPLES / "slurm" / "train.sbatch").read_text()
     options = dict(re.findall(r"^#SBATCH --([a-z-]+)=?(\S*)$", script, re.MULTILINE))
-    name, _, seconds = options["signal"].partition("@")
-    assert name == "USR1", "without B: it goes to the tasks"
-    assert '"SIGUSR1"' in (EXAMPLES / "train_on_cluster.py").read_text()
-    # Slurm sends it up to a minute early, never late.
-    assert int(seconds) >= 120
+    assert f"export {SCHEDULERS['slurm'].end_variable}=" in script.partition("\nsrun ")[0]
+    assert "signal" not in options, "it would come earlier than it has to"
+    assert '"SIGUSR1"' in (EXAMPLES / "train_on_cluster.py").read_text(), "for whoever adds --signal=USR1@300"
     assert "requeue" in options
     assert options["open-mode"] == "append"
 

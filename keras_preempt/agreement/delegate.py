@@ -61,7 +61,8 @@ class Delegate:
     """Takes part in the rounds of one fit: number `fit` in this process, the same on every worker.
 
     `tell` writes an event. `changed` guards all that the threads share, except what `MainThread` has, and is notified
-    whenever that changes. `fatal` says why no agreement is possible any more.
+    whenever that changes. `fatal` says why no agreement is possible any more. `on_call` is called by the watcher with
+    each call, before it is answered.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Delegate:
     ) -> None:
         self.changed = threading.Condition()
         self.fatal: str | None = None
+        self.on_call: Callable[[Call], object] = lambda call: None
         self._main = main
         self._coordinator = coordinator
         self._fit = fit
@@ -212,6 +214,8 @@ class Delegate:
         text = self._coordinator.wait_for(self._key(number, "call"), None)
         call = Failure.decode(text) or Call.decode(text)
         began = self._clock()
+        if isinstance(call, Call):
+            self.on_call(call)
         with self.changed:
             self.member.hear(call)
             self.update()  # Sets attention, BEFORE `entered` is read: see alignment.

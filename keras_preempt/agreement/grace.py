@@ -12,6 +12,9 @@ from dataclasses import dataclass, field, replace
 MARGIN = 1.5
 """Seconds of the reserve for what is not measured: clocks that differ, threads that wake late, leaving."""
 
+SHORTEST_LEAD = 30.0
+"""Seconds that `lead` returns at least: what most platforms give, so that a storage may pause for a moment."""
+
 
 @dataclass(frozen=True)
 class Notice:
@@ -35,6 +38,9 @@ class Notice:
     id: str = ""
     hint: bool = False
     heard_at: float = field(default_factory=time.monotonic, compare=False)
+    foreseen: bool = False
+    """Whether its end was known all along, as that of a time limit: nothing ends this process before the deadline,
+    whatever `Standing.grace` says of other notices."""
 
     @property
     def ends_at(self) -> float | None:
@@ -89,11 +95,11 @@ class Standing:
         """When the machine goes at the earliest; None if that is not known."""
         known = [notice.ends_at for notice in self.notices if notice.ends_at is not None]
         if self.grace:
-            known += [notice.heard_at + self.grace for notice in self.notices]
+            known += [notice.heard_at + self.grace for notice in self.notices if not notice.foreseen]
         return min(known, default=None)
 
     def _save_deadline(self, notice: Notice) -> float:
-        if self.grace is None:
+        if self.grace is None or notice.foreseen:
             return notice.heard_at if notice.ends_at is None else notice.ends_at
         by = notice.heard_at + self.grace
         return by if notice.ends_at is None else min(by, notice.ends_at)
@@ -125,6 +131,15 @@ def has_room(deadline: float, now: float, reserve: float, margin: float = MARGIN
     for the end. The margin must fit once, since only the end has a deadline.
     """
     return deadline - now > 3 * (reserve - margin) + margin
+
+
+def lead(reserve: float, margin: float = MARGIN) -> float:
+    """Seconds before an end that is known all along at which it becomes a notice.
+
+    Until then it costs nothing; from then on the slowest step is measured, and so is a save, the first one. Hence twice
+    the time that leaves room for that save: it may be what shows that saves take far longer than expected.
+    """
+    return max(SHORTEST_LEAD, 2 * (3 * (reserve - margin) + margin))
 
 
 def too_late(deadline: float, now: float, save_seconds: float, step_seconds: float) -> float:

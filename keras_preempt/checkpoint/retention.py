@@ -10,8 +10,9 @@ from typing import Any
 
 from keras_preempt.checkpoint.manifest import Manifest
 
-_UNITS = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_TEXT = re.compile(r"(\d+(?:\.\d+)?)\s*(s|sec|min|h|d)\Z")
+_UNITS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(sec|s|min|m|h|d)\s*")
+_TEXT = re.compile(f"(?:{_PART.pattern})+", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,10 @@ def _is_count(value: object) -> bool:
 
 
 def seconds_of(value: object) -> float | None:
-    """Returns the seconds of a duration such as "90s", "10min", "1.5h", "2d" or a `timedelta`; None if it is none."""
+    """Returns the seconds of a duration such as "90s", "1.5h", "11h50m" or a `timedelta`; None if it is none."""
     seconds = 0.0
     if isinstance(value, datetime.timedelta):
         seconds = value.total_seconds()
-    elif isinstance(value, str) and (found := _TEXT.match(value.strip())):
-        seconds = float(found[1]) * _UNITS[found[2]]
+    elif isinstance(value, str) and _TEXT.fullmatch(text := value.strip()):
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
     return seconds if 0 < seconds < float("inf") else None

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from keras_preempt.checkpoint.errors import CheckpointError
+from keras_preempt.checkpoint.retention import seconds_of
 from keras_preempt.checkpoint.run_directory import read_run
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.store import Store
@@ -74,6 +75,19 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
         return round(float(found[1]) * _UNITS[found[2].upper()])
 
 
+class _Duration(click.ParamType):  # type: ignore[type-arg]
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        seconds = seconds_of(value)
+        if seconds is None:
+            self.fail(f"Expected a time such as 11h50m, 90min or 30s. Received: {value!r}.", param, ctx)
+        return seconds
+
+
+DURATION = _Duration()  # The type of an option that is a time, in seconds.
 SIZE = _Size()  # The type of an option that is a number of bytes.
 
 

@@ -16,10 +16,29 @@ from keras_preempt.cli.watch import Watch
 from keras_preempt.report.account import Account
 from keras_preempt.report.loading import Loader
 from keras_preempt.report.page import page
+from keras_preempt.report.prometheus import prometheus_text
 from keras_preempt.report.tables import account_as_json, notices, places, saves, starts, times
 from keras_preempt.report.wording import headline, losses, summary
 
 _MADE, _NOT_FINISHED = 0, 4
+
+
+_PRINTED = Path("-")
+
+
+class _PromFile(click.ParamType):  # type: ignore[type-arg]
+    name = "file"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        file = Path(str(value))
+        if file != _PRINTED and file.suffix != ".prom":
+            self.fail(
+                "Expected a FILE that ends in .prom, since node_exporter's textfile collector ignores all others. "
+                f"Received: {str(value)!r}. Name it so; to print the figures, put --prometheus behind DIR.",
+                param,
+                ctx,
+            )
+        return file
 
 
 @click.command()
@@ -34,6 +53,16 @@ _MADE, _NOT_FINISHED = 0, 4
 )
 @json_option("Print everything as JSON, for programs.")
 @click.option(
+    "--prometheus",
+    "prometheus_file",
+    type=_PromFile(),
+    is_flag=False,
+    flag_value="-",
+    metavar="[FILE]",
+    help="Write the figures as Prometheus text to FILE, for the textfile collector of node_exporter: its name has to "
+    "end in .prom. It is replaced as a whole, and everybody may read it. Without FILE, or with -, they are printed.",
+)
+@click.option(
     "--over",
     is_flag=True,
     help="Nothing of the run is still running. Without this, workers on other machines that have not reported an "
@@ -47,17 +76,27 @@ _MADE, _NOT_FINISHED = 0, 4
 )
 @seconds_option("--timeout", help="With --watch: give up after so long.")
 def report(
-    directory: str, html_file: Path | None, as_json: bool, over: bool, watch: bool, timeout: float | None
+    directory: str,
+    html_file: Path | None,
+    as_json: bool,
+    prometheus_file: Path | None,
+    over: bool,
+    watch: bool,
+    timeout: float | None,
 ) -> int:
-    """Show what happened in a run: every start, the steps that were lost, and where each second went.
+    """Show what happened in a run: every start, the steps and the time that were lost, and where each second went.
 
     DIR is the directory that was given to PreemptionCallback: a path, or gs://bucket/prefix. Only the events in it are
     read, and nothing is written there, so the permission to read is enough, and the run may be going on.
 
-    Goodput is the part of the workers' wall time in which they trained steps that did not have to be run again. The
-    wall time of a worker goes from the start of its first process to the end of its last one. A launcher (keras-preempt
-    run, or drill) notes when each process ended; without one it is the end of fit. What is missing in the events,
-    because a file is damaged or a process was killed, is named, and the rest is reported.
+    Goodput is the part of the workers' wall time that was productive: in which they trained steps that did not have
+    to be run again. All other time is badput and has a cause: start, restore, recomputed steps, save, hang, exit,
+    waiting for machines, or unknown. The lost time of an interruption goes from the last step before it to the
+    first one after it, with the steps that were run again.
+
+    The wall time of a worker goes from the start of its first process to the end of its last one. A launcher
+    (keras-preempt run, or drill) notes when each process ended; without one it is the end of fit. What is missing
+    in the events, because a file is damaged or a process was killed, is named, and the rest is reported.
 
     \b
     Examples:
@@ -65,6 +104,7 @@ def report(
       keras-preempt report gs://bucket/runs/1 --html report.html
       keras-preempt report runs/1 --json | jq .goodput
       keras-preempt report runs/1 --watch
+      keras-preempt report runs/1 --prometheus /var/lib/node_exporter/run-1.prom
 
     \b
     Exit codes:
@@ -73,9 +113,11 @@ def report(
       3  DIR cannot be read, is not the directory of a run, or has no events
       4  with --watch: the run was not finished when the time was over, or when its output was no longer read
     """  # noqa: D301 - click's own mark for text that it must not wrap
+    if as_json and prometheus_file is not None:
+        raise click.UsageError("Expected --json or --prometheus. Received: both. Leave one out.")
     if watch:
-        if as_json or over:
-            option = "--json" if as_json else "--over"
+        if as_json or over or prometheus_file is not None:
+            option = "--json" if as_json else "--over" if over else "--prometheus"
             raise click.UsageError(f"Expected --watch without {option}. Received: both. Leave one out.")
         terminal = Terminal()
         with opened(directory) as store:
@@ -97,6 +139,15 @@ def report(
         with opened(directory) as store:
             account = Loader(store, over=over).load()
         _write(html_file, account, directory)
+        if prometheus_file is not None:
+            text = prometheus_text(
+                account, os.path.abspath(directory) if store.is_local else directory.rstrip("/")
+            )
+            if prometheus_file == _PRINTED:
+                click.echo(text, nl=False)
+            else:
+                _replace(prometheus_file, text, "the figures", mode=0o644)
+            return _MADE
         if as_json:
             _print_json(account, directory)
             return _MADE
@@ -111,16 +162,22 @@ def report(
 
 def _write(file: Path | None, account: Account, directory: str) -> None:
     """Writes the page, if one is wanted."""
-    if file is None:
-        return
+    if file is not None:
+        _replace(file, page(account, directory), "the page")
+
+
+def _replace(file: Path, text: str, what: str, mode: int | None = None) -> None:
+    """Writes a file as a whole, under another name first; with a mode, or that of the process."""
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        partial.write_text(page(account, directory), "utf-8")
+        partial.write_text(text, "utf-8")
+        if mode is not None:
+            partial.chmod(mode)
         partial.replace(file)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise click.UsageError(
-            f"Expected a file to write the page to. Received: {str(file)!r} ({error.strerror}). Name one in a "
+            f"Expected a file to write {what} to. Received: {str(file)!r} ({error.strerror}). Name one in a "
             "folder that exists and that you may write to."
         ) from None
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from keras_preempt.cli.options import (
+    DURATION,
     checked_command,
     command_argument,
     restart_code_option,
@@ -47,16 +50,14 @@ from keras_preempt.cluster import RestartPolicy, Supervisor
     zero=True,
     help="Time after SIGTERM for a worker that does not listen for notices; then it is killed.",
 )
+@click.option(
+    "--time-limit",
+    type=DURATION,
+    metavar="TIME",
+    help="How long the whole job may take, such as 11h50m: the workers save and leave before that.",
+)
 @command_argument
-def run(
-    workers: int,
-    restart_codes: tuple[int, ...],
-    max_restarts_without_progress: int,
-    max_failures: int,
-    failure_grace: float,
-    unheard_grace: float,
-    command: tuple[str, ...],
-) -> int:
+def run(workers: int, command: tuple[str, ...], **rules: Any) -> int:
     """Train with N local workers; restart them after a preemption.
 
     Each worker runs COMMAND with its own TF_CONFIG and KERAS_DISTRIBUTION_* variables, of which its backend takes what
@@ -79,14 +80,19 @@ def run(
     is: they save and leave, too; a second one kills them. Nothing that a worker has started outlives this command,
     even if it is killed itself. If standard output cannot be written, the output is dropped and the job goes on.
 
+    Before --time-limit is over, counted from the start of this command, or the allocation of a scheduler that says when
+    that is (Slurm), the workers save and leave, and nothing is started again. A worker that runs beyond the limit gets
+    SIGTERM, and is killed after --failure-grace.
+
     \b
     Exit codes:
       0    training finished
-      75   this command was told to stop, and a checkpoint is committed: start it again
-           (the worker's own restart code, if --restart-code names others)
-      74   this command was told to stop, and what was trained could not be saved
+      75   this command was told to stop, or its time is over, and a checkpoint is committed: start it
+           again (the worker's own restart code, if --restart-code names others)
+      74   the same, and what was trained could not be saved
       69   workers have lost each other, before there was a checkpoint or when this command was
            told to stop: start it again, a limited number of times
+      124  a worker ran beyond --time-limit, and was killed
       1    it gave up: several restarts in a row without progress
       2    wrong usage
       130  stopped by Ctrl-C
@@ -95,13 +101,7 @@ def run(
       else the exit code of the worker that failed first; 128 + n if signal n ended it
     """  # noqa: D301 - click's own mark for text that it must not wrap
     arguments = checked_command(workers, command)
-    policy = restart_policy(
-        restart_codes=restart_codes,
-        max_restarts_without_progress=max_restarts_without_progress,
-        max_failures=max_failures,
-        failure_grace=failure_grace,
-        unheard_grace=unheard_grace,
-    )
+    policy = restart_policy(**rules)
     terminal = Terminal(job=True)
     supervisor = Supervisor(
         workers,

@@ -150,6 +150,9 @@ class RestartPolicy:
             after ``jax.distributed.initialize``), is killed. One that listens is never killed for taking its time.
         said_grace: Seconds after a worker has said with which status it exits after a preemption, until it is killed
             and the incarnation has failed; None for no limit.
+        time_limit: Seconds from the start of the launcher's process in which the whole job has to end; None for no
+            limit. Workers are told, and save and leave before that. One that has not left then gets SIGTERM, and
+            SIGKILL `failure_grace` later.
     """
 
     restart_codes: tuple[int, ...] = RESTART_CODES
@@ -159,6 +162,7 @@ class RestartPolicy:
     incarnation_timeout: float | None = None
     unheard_grace: float = UNHEARD_GRACE
     said_grace: float | None = None
+    time_limit: float | None = None
 
     def __post_init__(self) -> None:
         if not self.restart_codes or not all(0 < code < 256 for code in self.restart_codes):
@@ -215,6 +219,11 @@ class Incarnation:
     def saved(self) -> bool:
         """Whether a worker said that the checkpoint of its exit is committed."""
         return any(status.saved for status in self.statuses.values())
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether a worker left since the time of the whole job is over: as it was told, or the scheduler says."""
+        return any(status.out_of_time for status in self.statuses.values())
 
     @property
     def silent(self) -> list[int]:

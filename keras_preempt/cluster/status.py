@@ -38,6 +38,7 @@ class WorkerStatus:
         exit_code: The status with which it was about to exit after a preemption; None if there was none.
         steps_run: Training steps that it has run since it started; None if it did not say.
         timing: Seconds by phase, such as startup, restore, train, hold, save, exit.
+        out_of_time: Whether the time of the whole job is over, so that another start has none.
     """
 
     directory: str = ""
@@ -49,6 +50,7 @@ class WorkerStatus:
     exit_code: int | None = None
     steps_run: int | None = None
     timing: Mapping[str, float] = field(default_factory=dict)
+    out_of_time: bool = False
 
     @property
     def safe_step(self) -> int:
@@ -61,7 +63,7 @@ class WorkerStatus:
         """Takes the known fields that have the right type, and ignores everything else."""
         kinds: dict[str, type] = {
             **dict.fromkeys(("directory", "committed"), str),
-            **dict.fromkeys(("saved", "finished"), bool),
+            **dict.fromkeys(("saved", "finished", "out_of_time"), bool),
             **dict.fromkeys(("step", "last_saved", "exit_code", "steps_run"), int),
         }
         timing = value.get("timing")

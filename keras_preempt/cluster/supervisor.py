@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import functools
+import math
+import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +35,8 @@ from keras_preempt.cluster.status import (
     record_exits,
     recorded_steps,
 )
-from keras_preempt.process.environment import INCARNATION, STATUS_DIR
+from keras_preempt.process import this_process
+from keras_preempt.process.environment import END_TIME, INCARNATION, STATUS_DIR
 from keras_preempt.process.exit_codes import EXIT_INTERRUPTED, EXIT_NOT_SAVED
 
 _ANSWERED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -93,6 +96,9 @@ class Supervisor:
         self._stop: signal.Signals | None = None
         self._pending: collections.deque[signal.Signals] = collections.deque()
         self._interrupts = 0
+        limit = self._policy.time_limit
+        spent = time.time() - this_process.started_at()
+        self._ends_at = math.inf if limit is None else time.monotonic() + limit - spent
 
     def run(self, *, last: bool = False) -> SupervisorReport:
         """Runs the job to its end.
@@ -152,8 +158,11 @@ class Supervisor:
                 for index in incarnation.silent:  # Behind a shell: the shell has ended well.
                     self._say(f"w{index} ended with 0, but its training process was killed")
             if self._stop is not None:
-                code = self._stopped_code(incarnation, max(best.values(), default=0))
+                code = self._stopped_code(incarnation, max(best.values(), default=0), self._stop)
                 return SupervisorReport(tuple(done), code, f"stopped by {self._stop.name}{where}")
+            if incarnation.out_of_time or self._left() <= 0:
+                code = self._stopped_code(incarnation, max(best.values(), default=0), signal.SIGTERM)
+                return SupervisorReport(tuple(done), code, f"out of time{where}", tuple(expected))
             if outcome is not Outcome.PREEMPTED:
                 why = self._expected(incarnation)
                 if why is not None:
@@ -189,7 +198,12 @@ class Supervisor:
     def _run_once(self, number: int, root: Path) -> Incarnation:
         status_dir = root / f"{number:05d}"
         status_dir.mkdir()
-        env = {INCARNATION: str(number), STATUS_DIR: str(status_dir), **self._environment(number)}
+        env = {
+            INCARNATION: str(number),
+            STATUS_DIR: str(status_dir),
+            **self._end_time(),
+            **self._environment(number),
+        }
         policy = self._policy
         cluster = LocalCluster(
             self._workers,
@@ -200,15 +214,25 @@ class Supervisor:
             unheard_grace=policy.unheard_grace,
             cwd=self._cwd,
         )
-        started_at, timed_out, stuck = time.monotonic(), False, dict[int, int]()
+        started_at, timed_out, told, stuck = time.monotonic(), False, False, dict[int, int]()
 
         def look() -> None:
-            for index, status in overdue(status_dir, self._workers, policy.said_grace or 0.0).items():
+            nonlocal timed_out, told
+            left = self._left()
+            if left <= 0 and not told:
+                told = True
+                self._say("the time limit is over, and there are workers that still run: ending them")
+                cluster.signal_all(signal.SIGTERM)
+            if left <= -policy.failure_grace and not timed_out:
+                timed_out = True
+                cluster.kill_all()
+            limit = math.inf if policy.said_grace is None else policy.said_grace
+            for index, status in overdue(status_dir, self._workers, limit).items():
                 if index not in stuck and cluster.is_running(index):
                     stuck[index] = status
                     self._say(
                         f"w{index} has said that it exits with status {status}, and has not ended within "
-                        f"{policy.said_grace:g} s since. Ending it."
+                        f"{limit:g} s since. Ending it."
                     )
                     cluster.kill(index)
 
@@ -220,7 +244,7 @@ class Supervisor:
                     policy.incarnation_timeout,
                     failure_grace=policy.failure_grace,
                     restart_codes=policy.restart_codes,
-                    look=None if policy.said_grace is None else look,
+                    look=look,
                 )
             except TimeoutError as error:
                 timed_out = True
@@ -249,13 +273,25 @@ class Supervisor:
             in_memory=read_in_memory(status_dir, self._workers),
         )
 
-    def _stopped_code(self, incarnation: Incarnation, best_step: int) -> int:
+    def _left(self) -> float:
+        """Seconds until the whole job has to end."""
+        return self._ends_at - time.monotonic()
+
+    def _end_time(self) -> dict[str, str]:
+        """The variable that tells workers of that end; none if they have one that is earlier."""
+        at = time.time() + self._left()
+        try:
+            earlier = float(os.environ.get(END_TIME) or math.inf) <= at
+        except ValueError:
+            earlier = True  # The workers say what is wrong with it.
+        return {} if earlier else {END_TIME: f"{at:.3f}"}
+
+    def _stopped_code(self, incarnation: Incarnation, best_step: int, stop: signal.Signals) -> int:
         """The exit code of a job that was told to stop; that of a preemption only if a checkpoint is committed."""
-        assert self._stop is not None
-        if self._stop is not signal.SIGINT and incarnation.verdict.outcome is Outcome.FINISHED:
+        if stop is not signal.SIGINT and incarnation.verdict.outcome is Outcome.FINISHED:
             return EXIT_NOT_SAVED  # The signal killed the training process, and its shell ended with 0.
         # By a second Ctrl-C, after it was told to stop.
-        killed = self._interrupts > 1 and self._stop is not signal.SIGINT
+        killed = self._interrupts > 1 and stop is not signal.SIGINT
         if incarnation.verdict.outcome is Outcome.PREEMPTED or killed:
             cause = incarnation.verdict.cause
             asked = cause is not None and cause.code in self._policy.restart_codes
@@ -267,8 +303,8 @@ class Supervisor:
             # The signal killed them, before they listened or after they had saved.
             if incarnation.saved or (best_step > 0 and not incarnation.listened):
                 return self._policy.restart_codes[0]
-            return EXIT_NOT_SAVED if incarnation.listened else 128 + self._stop
-        if self._stop is signal.SIGINT:
+            return EXIT_NOT_SAVED if incarnation.listened else 128 + stop
+        if stop is signal.SIGINT:
             return EXIT_INTERRUPTED
         return _failure_code(incarnation)
 

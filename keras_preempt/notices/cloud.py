@@ -39,6 +39,7 @@ class Row:
     accelerator: Accelerator | None = None  # None if the name does not say.
     variables: tuple[str, ...] = ()  # What a scheduler sets in the environment of its processes.
     grace: Grace = UNKNOWN_GRACE  # What a process can count on after any other notice.
+    end_variable: str = ""  # Where a scheduler says when the allocation ends, in seconds since 1970.
 
 
 class Probe(NamedTuple):

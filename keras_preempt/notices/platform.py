@@ -48,6 +48,7 @@ SCHEDULERS = {
             "slurm",
             variables=("SLURM_JOB_ID",),
             grace=Grace(30.0, "the default of KillWait; --signal and GraceTime give more"),
+            end_variable="SLURM_JOB_END_TIME",
         ),
         Row(
             "lsf",
@@ -86,6 +87,7 @@ class Platform:
     sources: tuple[str, ...] = (SIGNALS, COORDINATION_KEY)  # Those to start; also names of `CLOUDS`.
     reasons: tuple[str, ...] = ()  # How this was found, in words.
     waits_for_workers: bool = False  # Exit only once the workers that this process coordinates are gone.
+    end_variable: str = ""  # The one in which it says when the allocation ends, in seconds since 1970.
 
     def for_tpu_coordinator(self) -> Platform:
         """This platform for a process that runs `fit` over remote TPU workers."""
@@ -135,6 +137,7 @@ def compose(
         sources=(SIGNALS, *sources, COORDINATION_KEY),
         reasons=reasons,
         waits_for_workers=rows[0].waits_for_workers,
+        end_variable=rows[0].end_variable,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import inspect
 import math
 import os
@@ -9,8 +10,10 @@ import signal
 from collections.abc import Callable, Iterable
 from numbers import Integral, Real
 
+from keras_preempt.checkpoint.retention import seconds_of
 from keras_preempt.notices.platform import CLOUDS, POLLED, SIGNALS, Platform
 from keras_preempt.notices.signals import parse_signals
+from keras_preempt.notices.time_limit import find_end
 from keras_preempt.process import environment
 from keras_preempt.process.exit_codes import EXIT_NOT_SAVED
 
@@ -47,12 +50,15 @@ class TerminationConfig:
         save_on_interrupt: Whether Ctrl-C saves, on all workers at the same step, before KeyboardInterrupt leaves `fit`;
             a second one leaves at once. Only where Ctrl-C would raise KeyboardInterrupt anyway: not if the program
             handles or ignores SIGINT, nor if it is one of `signals`. See docs/termination.md.
+        time_limit: How long this process may run, from its start: a time such as "11h50m" or a `datetime.timedelta`.
+            It saves and leaves before that, and before the end of the allocation, if the platform says when that is.
+            "auto": before that end alone. None: before neither. See "Time limits" in docs/termination.md.
 
     Attributes:
         termination_watcher_fn: As given; None if left open. So are `exit_fn`, `grace_period`, `save_fn` and
             `exit_code`.
         signals: The signals.
-        save_on_interrupt: As given.
+        save_on_interrupt: As given. So is `time_limit`.
 
     Raises:
         ValueError: An argument is not as described above.
@@ -72,6 +78,7 @@ class TerminationConfig:
         signals: Iterable[str | int | signal.Signals] = ("SIGTERM",),
         exit_code: int | None = None,
         save_on_interrupt: bool = True,
+        time_limit: str | datetime.timedelta | None = "auto",
     ) -> None:
         check_no_arguments("termination_watcher_fn", termination_watcher_fn)
         check_no_arguments("exit_fn", exit_fn)
@@ -110,6 +117,12 @@ class TerminationConfig:
                 f"Expected save_on_interrupt to be True or False. Received: {save_on_interrupt!r}."
             )
         self.save_on_interrupt = save_on_interrupt
+        if not (time_limit is None or _is_auto(time_limit) or seconds_of(time_limit) is not None):
+            raise ValueError(
+                "Expected time_limit to be a time such as '11h50m', '90min' or a timedelta, 'auto' for what the "
+                f"platform says, or None. Received: {time_limit!r}."
+            )
+        self.time_limit = time_limit
 
     def __repr__(self) -> str:
         """Returns the call that makes one like this, without what is left open."""
@@ -119,6 +132,8 @@ class TerminationConfig:
             del given["signals"]
         if self.save_on_interrupt:
             del given["save_on_interrupt"]
+        if _is_auto(self.time_limit):
+            del given["time_limit"]
         return f"TerminationConfig({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
 
@@ -154,6 +169,8 @@ class Termination:
                     f"Expected {environment.GRACE_PERIOD} to be a number of seconds, finite and not negative. "
                     f"Received: {text!r}. Correct it or unset it."
                 )
+        variable = "" if config.time_limit is None else platform.end_variable
+        self.end = find_end(config.time_limit, variable)
 
     def describe(self) -> str:
         """One line for the log: where this is, how that was found, and what follows."""
@@ -169,7 +186,10 @@ class Termination:
             grace = "grace as a notice says"
         leaves = "exit_fn" if self.exit_fn is not None else f"exit status {self.exit_code}"
         after = " once the workers are gone" if self.waits_for_workers else ""
-        return f"Platform: {self.platform.describe()}. Notices from {heard or 'nowhere'}; {grace}; {leaves}{after}."
+        said = f"Platform: {self.platform.describe()}. Notices from {heard or 'nowhere'}; {grace}; {leaves}{after}."
+        if self.end is not None:
+            said += f" The time limit is over at {self.end}: it saves and leaves before that."
+        return said
 
 
 def check_no_arguments(name: str, function: object) -> None:
@@ -194,6 +214,10 @@ def check_no_arguments(name: str, function: object) -> None:
             f"Expected {name} to be a function without arguments. Received: {function!r}, called without any: "
             f"{error}."
         ) from None
+
+
+def _is_auto(time_limit: object) -> bool:
+    return isinstance(time_limit, str) and time_limit == "auto"
 
 
 def _is_a_grace_period(value: object) -> bool:

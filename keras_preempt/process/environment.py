@@ -51,6 +51,10 @@ MEMORY_EVERY = "KERAS_PREEMPT_MEMORY_EVERY"
 GRACE_PERIOD = "KERAS_PREEMPT_GRACE_PERIOD"
 """Replaces ``grace_period`` of every ``TerminationConfig``, in seconds."""
 
+END_TIME = "KERAS_PREEMPT_END_TIME"
+"""When the whole job ends, in seconds since 1970: set by ``run --time-limit``, or by the user where a scheduler does
+not say it."""
+
 INCARNATION = "KERAS_PREEMPT_LAUNCHER_INCARNATION"
 """How many times this launcher started the cluster before, counted from 0. For logs and test scripts only."""
 

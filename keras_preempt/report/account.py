@@ -5,12 +5,15 @@ Times are in seconds since 1970, steps are training steps done.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from keras_preempt.process.words import some
 from keras_preempt.report.event import Record, process_began, seconds, whole, words
+from keras_preempt.report.goodput import badput, with_costs, with_losses
+from keras_preempt.report.job_start import JobStart, Save
 from keras_preempt.report.worker_run import (
     IDLE,
     TRAIN,
@@ -45,42 +48,15 @@ class ReportedNotice:
 
 
 @dataclass(frozen=True)
-class Save:
-    at: float  # when it was committed, by the first worker that saw it
-    incarnation: int
-    step: int
-    seconds: float  # from the beginning of the save to the commit, of the slowest worker
-    missing: tuple[int, ...]  # workers whose part is missing
-
-
-@dataclass(frozen=True)
-class JobStart:
-    number: int  # from 1
-    workers: tuple[WorkerRun, ...]  # those that have events
-    members: int  # how many workers there should be
-    began: float  # when its first process was started
-    ended: float  # when what is known of it ends
-    end: End
-    why: str  # details of that, in words
-    reference: WorkerRun  # the worker whose events say most about how fast it trained
-    first_step: int | None  # when it began to train; None if it did not
-    last_step: int | None  # when it ended, as far as known
-    steps_run: int
-    restored: str | None  # the checkpoint that it continued from
-    skipped: tuple[str, ...]  # newer checkpoints that could not be used, each with the reason
-    lost: int = 0  # its steps that had to be run again, or will have to; a lower bound if not `lost_exactly`
-    lost_exactly: bool = True
-    lost_at_most: int | None = 0  # None if there is no upper bound
-    lost_why: str = ""  # also why the number is not known; empty if none were lost
-    kept_until: int | None = None  # the step before which nothing was lost; None if nothing was lost at all
-
-
-@dataclass(frozen=True)
 class Worker(Spent):
     """One worker over all starts."""
 
     member: int
-    useful: float  # seconds of training whose steps did not have to be run again
+
+    @property
+    def useful(self) -> float:
+        """Seconds of training whose steps did not have to be run again."""
+        return self.seconds(TRAIN)
 
     @property
     def goodput(self) -> float:
@@ -97,13 +73,31 @@ class Account:
     gaps: tuple[str, ...]  # what is missing in the events, in sentences
     began: float
     ended: float
-    goodput: float  # the part of all workers' wall time that was useful, from 0 to 1
     speed: float | None  # steps a second of the time in which steps were trained
     step: int  # done and kept
     steps_run: int  # including those that were run again
     lost: int  # steps that had to be run again, or will have to; a lower bound if not `lost_exactly`
     lost_exactly: bool
     lost_at_most: int | None  # None if there is no upper bound
+
+    @property
+    def wall(self) -> float:
+        """Seconds of all workers together; the productive ones and those of `badput` add up to it."""
+        return sum(worker.wall for worker in self.workers)
+
+    @property
+    def productive(self) -> float:
+        return sum(worker.useful for worker in self.workers)
+
+    @property
+    def goodput(self) -> float:
+        """The part of all workers' wall time that was productive, from 0 to 1."""
+        return self.productive / self.wall if self.wall else 0.0
+
+    @property
+    def badput(self) -> dict[str, float]:
+        """Seconds that were not productive, by cause, of all workers together."""
+        return badput(self.workers)
 
 
 def account(
@@ -134,21 +128,16 @@ def account(
     starts = [_job_start(number, of_start[number], each) for number, each in sorted(by_start.items())]
     saves = _saves(records)
     starts = with_losses(starts, saves)
+    speed = _speed(starts)
+    starts = with_costs(starts, logs)
     found = [*gaps, *_missing(starts, logs)]
     if assumed:
         found.append(
             f"{some(assumed, _NAMED)}: no end is recorded, and the process cannot be checked from here: taken as "
             "running until now; if it is over, pass --over"
         )
-    workers = _workers(starts, logs)
-    wall = sum(worker.wall for worker in workers)
+    workers = _workers(starts)
     bounds = [start.lost_at_most for start in starts]
-    steps, seconds_of_steps = 0, 0.0
-    for worker in (start.reference for start in starts):
-        if len(worker.samples) > 1:
-            first, last = worker.samples[0], worker.samples[-1]
-            steps += last.step - first.step
-            seconds_of_steps += worker.seconds(TRAIN, first.at, last.at)
     return Account(
         starts=tuple(starts),
         workers=tuple(workers),
@@ -157,8 +146,7 @@ def account(
         gaps=tuple(found),
         began=min(worker.began for worker in workers),
         ended=max(worker.ended for worker in workers),
-        goodput=sum(worker.useful for worker in workers) / wall if wall else 0.0,
-        speed=steps / seconds_of_steps if steps and seconds_of_steps else None,
+        speed=speed,
         step=(starts[-1].last_step or 0) - starts[-1].lost,
         steps_run=sum(start.steps_run for start in starts),
         lost=sum(start.lost for start in starts),
@@ -167,11 +155,29 @@ def account(
     )
 
 
+def _speed(starts: Sequence[JobStart]) -> float | None:
+    steps, seconds_of_steps = 0, 0.0
+    for worker in (start.reference for start in starts):
+        if len(worker.samples) > 1:
+            first, last = worker.samples[0], worker.samples[-1]
+            steps += last.step - first.step
+            seconds_of_steps += worker.seconds(TRAIN, first.at, last.at)
+    return steps / seconds_of_steps if steps and seconds_of_steps else None
+
+
 def _worker_runs(
     logs: _Logs, now: float | None, is_alive: Callable[[object], bool | None]
 ) -> tuple[list[WorkerRun], list[str]]:
     """Follows all workers through all starts; also returns the workers that are only assumed to run."""
     last = max((number for number, _ in logs), default=0)
+    hung: dict[int, float] = {}
+    for (number, _), log in logs.items():
+        since_when = [
+            record["time"] - (seconds(record, "seconds") or 0.0)
+            for record in log
+            if record["event"] == "hang"
+        ]
+        hung[number] = min([*since_when, hung.get(number, math.inf)])
     began: defaultdict[int, list[float]] = defaultdict(list)
     starts_of: defaultdict[int, list[int]] = defaultdict(list)
     for number, member in sorted(logs):
@@ -190,7 +196,13 @@ def _worker_runs(
             process = next((record.get("process") for record in log if record["event"] == "start"), None)
             alive = is_alive(process) if number == last and now is not None else False
             running_until = None if alive is False else now
-            run = worker_run(log, since=since, replaced_at=replaced_at, running_until=running_until)
+            run = worker_run(
+                log,
+                since=since,
+                replaced_at=replaced_at,
+                running_until=running_until,
+                hung_since=hung[number],
+            )
             if run is not None:
                 found.append(run)
                 since = run.ended
@@ -231,7 +243,8 @@ def _end(records: Sequence[Record], workers: Sequence[WorkerRun]) -> tuple[End, 
     One may be killed when the others have saved. The others fail when one was killed; but if one has failed by
     itself, the launcher kills the others.
     """
-    order = [End.RUNNING, End.PREEMPTED, End.INTERRUPTED, End.FINISHED, End.KILLED, End.SILENT, End.FAILED]
+    order = [End.RUNNING, End.PREEMPTED, End.INTERRUPTED, End.FINISHED]
+    order += [End.HUNG, End.KILLED, End.SILENT, End.FAILED]
     # As propagation.Origin has it.
     own = [each for each in records if each["event"] == "error" and each.get("origin") == "this worker"]
     if own:
@@ -248,27 +261,15 @@ def _end(records: Sequence[Record], workers: Sequence[WorkerRun]) -> tuple[End, 
     return end, "; ".join(f"w{each.member} {each.why}" for each in decisive[:_NAMED] if each.why)
 
 
-def _workers(starts: Sequence[JobStart], logs: _Logs) -> list[Worker]:
+def _workers(starts: Sequence[JobStart]) -> list[Worker]:
     timelines: dict[int, Timeline] = {}
-    useful: defaultdict[int, float] = defaultdict(float)
     for start in starts:
-        kept_until = start.kept_until
         for worker in start.workers:
             timeline = timelines.setdefault(worker.member, Timeline(worker.began))
             timeline.until(worker.began, IDLE)
             for span in worker.spans:
                 timeline.until(span.ended, span.what)
-            saved_at = None
-            if kept_until is not None:
-                # The last time at which it is known to have done no more than these steps.
-                times = [
-                    seconds(record, "began_at") or float(record["time"])
-                    for record in logs[start.number, worker.member]
-                    if (done := whole(record, "step")) is not None and done <= kept_until
-                ]
-                saved_at = max(times, default=None)
-            useful[worker.member] += worker.useful_seconds(kept_until, saved_at)
-    return [Worker(tuple(line.spans), member, useful[member]) for member, line in sorted(timelines.items())]
+    return [Worker(tuple(line.spans), member) for member, line in sorted(timelines.items())]
 
 
 def _notices(records: Sequence[Record]) -> list[ReportedNotice]:
@@ -326,44 +327,3 @@ def _missing(starts: Sequence[JobStart], logs: _Logs) -> list[str]:
             if unknown > 0:
                 found.append(f"{name}: events are missing, so {unknown:.1f} s are not accounted for")
     return found
-
-
-def with_losses(starts: Sequence[JobStart], saves: Sequence[Save]) -> list[JobStart]:
-    """Returns the starts, in order, with what each has lost.
-
-    A start keeps the steps before the one at which a later start began, since no later start runs them again. The last
-    start, if it ended early, keeps what is committed.
-    """
-    found: list[JobStart] = []
-    limit: int | None = None
-    pending = True  # No later start has trained.
-    for start in reversed(starts):
-        first, last = start.first_step, start.last_step
-        if first is None or last is None:
-            found.append(start)
-            continue
-        if pending and start.end not in (End.FINISHED, End.RUNNING):
-            committed = [save.step for save in saves if save.incarnation <= start.number]
-            limit = max([first, *(step for step in committed if step <= last)])
-        found.append(start if limit is None else _with_loss(start, first, last, limit, pending))
-        limit = first if limit is None else min(limit, first)
-        pending = False
-    return found[::-1]
-
-
-def _with_loss(start: JobStart, first: int, last: int, limit: int, pending: bool) -> JobStart:
-    exact = any(worker.exact for worker in start.workers)
-    lost = max(0, last - max(first, min(limit, last)))
-    if exact and not lost:
-        return start
-    will = "a start now would continue" if pending else "the next one continued"
-    if exact:
-        why = f"{will} from step {limit}, and this one had done {last}"
-    else:
-        why = f"{will} from step {limit}; what this one had done after step {last} is not recorded"
-    at_most: int | None = lost
-    if not exact:
-        ahead = min((worker.ahead for worker in start.workers if worker.ahead is not None), default=None)
-        # Events can be lost with a killed process, but not the checkpoint that was restored.
-        at_most = None if ahead is None else max(limit, last) + ahead - limit
-    return replace(start, lost=lost, lost_exactly=exact, lost_at_most=at_most, lost_why=why, kept_until=limit)

@@ -255,7 +255,10 @@ SCHEMA: Mapping[str, EventKind] = {
         loops=True,
     ),
 }
-"""What events there are. The logs also have "gone", which the launcher writes when a process has ended."""
+"""What events there are. The logs also have "gone" and "hang", which the launcher writes of a process that has ended.
+
+Those of a hang have the name of its `phase`, the `seconds` without progress until then, and `step` if that is known.
+"""
 
 
 Record = Mapping[str, Any]

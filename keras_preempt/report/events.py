@@ -31,8 +31,8 @@ from keras_preempt.report.event import LATEST, SCHEMA, Event, process_began, sec
 
 logger = logging.getLogger("keras_preempt")
 
-KINDS = (*SCHEMA, "gone")
-"""What events there are; the last one is the launcher's."""
+KINDS = (*SCHEMA, "gone", "hang")
+"""What events there are; the last two are the launcher's."""
 
 LARGEST = 64 << 20
 """The most bytes of one file of events that are read."""

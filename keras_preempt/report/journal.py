@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from keras_preempt.process.words import counted, some
-from keras_preempt.report.account import Account, JobStart, ReportedNotice, Save
+from keras_preempt.report.account import Account, ReportedNotice
+from keras_preempt.report.job_start import JobStart, Save
 from keras_preempt.report.wording import clock, ended, length, lost
 from keras_preempt.report.worker_run import End
 
@@ -66,7 +67,7 @@ def _of_start(start: JobStart) -> Iterator[Entry]:
     if start.end is End.RUNNING:
         return
     for worker in start.workers:
-        if worker.end in (End.FAILED, End.KILLED, End.SILENT):
+        if worker.end in (End.FAILED, End.HUNG, End.KILLED, End.SILENT):
             why = f"{' ' if worker.end is End.KILLED else ': '}{worker.why}" if worker.why else ""
             words = f"w{worker.member} {worker.end.value}{why}"
             yield Entry(f"worker-{number}-{worker.member}", worker.ended, number, "worker", words, worker.end)

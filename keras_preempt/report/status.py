@@ -66,6 +66,7 @@ class Status:
         self.committed: str | None = None  # the folder of that checkpoint
         self.exit_code: int | None = None  # of a preemption
         self.notices: list[float] = []  # when they came
+        self.out_of_time = False  # whether the time of the whole job is over
         self.aligned_at: float | None = None  # when this worker reached the agreed boundary
         self.committed_at: float | None = None
         self.last_saved = 0  # the step of the last checkpoint that this worker knows of, of any start
@@ -109,6 +110,7 @@ class Status:
             "incarnation": incarnation,
             "exit_code": self.exit_code,
             "notice_at": min(self.notices, default=None),
+            "out_of_time": self.out_of_time,
             "aligned_at": self.aligned_at,
             "committed_at": self.committed_at,
             "timing": timing,

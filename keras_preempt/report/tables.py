@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from keras_preempt.process.words import counted, some
-from keras_preempt.report.account import Account
+from keras_preempt.report.account import Account, Worker
+from keras_preempt.report.goodput import CAUSES, PRODUCTIVE, badput
+from keras_preempt.report.goodput import MEANINGS as CAUSE_MEANINGS
 from keras_preempt.report.wording import clock, ended, length, lost, percent, step_range
-from keras_preempt.report.worker_run import MEANINGS, UNREPORTED, End
+from keras_preempt.report.worker_run import MEANINGS, RECOMPUTED, TRAIN, UNREPORTED, End
 
 _MOST_WORKERS = 4
 """The most workers that get a column each."""
@@ -66,6 +68,10 @@ def starts(account: Account) -> Table:
         ),
         (Column("steps", "steps"), step_range),
         (Column("lost", "lost"), lost),
+        (
+            Column("cost", "lost time"),
+            lambda start: length(start.lost_seconds) if start.end not in (End.FINISHED, End.RUNNING) else "-",
+        ),
         (Column("end", "how it ended", left=True), ended),
         most=None,
     )
@@ -78,20 +84,12 @@ def used(account: Account) -> list[str]:
 
 
 def times(account: Account) -> Table:
-    """Where the wall time went, by worker; of many workers the mean and the most."""
+    """Goodput and badput, by worker; of many workers the mean and the most.
+
+    What is a part of a cause follows it.
+    """
     workers = account.workers
     many = len(workers) > _MOST_WORKERS
-    wall = sum(worker.wall for worker in workers)
-    seconds = {what: [worker.seconds(what) for worker in workers] for what in used(account)}
-    seconds["wall"] = [worker.wall for worker in workers]
-    rows = []
-    for what, values in seconds.items():
-        shown = [length(value) for value in values]
-        if many:
-            most = max(range(len(values)), key=lambda index: values[index])
-            shown = [length(statistics.fmean(values)), f"{length(values[most])} (w{workers[most].member})"]
-        share = 1.0 if what == "wall" else sum(values) / wall if wall else 0.0
-        rows.append([what, *shown, percent(share), MEANINGS.get(what, "")])
     names = ["mean", "most"] if many else [f"w{worker.member}" for worker in workers]
     columns = [
         Column("what", ""),
@@ -99,7 +97,28 @@ def times(account: Account) -> Table:
         Column("share", "share"),
         Column("meaning", "what it is", left=True, page_only=True),
     ]
-    return Table("Where the wall time went", columns, rows)
+    rows = []
+    for what, meaning, parts in _spent_on(account):
+        values = [sum(worker.seconds(part) for part in parts) for worker in workers]
+        shown = [length(value) for value in values]
+        if many:
+            most = max(range(len(values)), key=lambda index: values[index])
+            shown = [length(statistics.fmean(values)), f"{length(values[most])} (w{workers[most].member})"]
+        share = sum(values) / account.wall if account.wall else 0.0
+        rows.append([what, *shown, percent(share), meaning])
+    return Table("Goodput and badput: where the wall time went", columns, rows)
+
+
+def _spent_on(account: Account) -> Iterator[tuple[str, str, Collection[str]]]:
+    """Yields the rows of that table: what wall time was spent on, what that means, and of which spans it is the sum."""
+    there = used(account)
+    yield PRODUCTIVE, CAUSE_MEANINGS[PRODUCTIVE], (TRAIN,)
+    for cause, parts in CAUSES.items():
+        if present := [part for part in parts if part in there]:
+            yield cause, CAUSE_MEANINGS[cause], present
+            if len(parts) > 1:
+                yield from ((f"  {part}", MEANINGS[part], (part,)) for part in present if part != cause)
+    yield "wall time", "", there
 
 
 def places(account: Account) -> Table:
@@ -171,12 +190,20 @@ def saves(account: Account) -> Table:
 FORMAT = 1
 """Raised when a field changes its meaning or goes; new fields may come at any time."""
 
-_IN_JSON = {UNREPORTED: "untold", End.SILENT.value: "ended without a word"}
+_IN_JSON = {RECOMPUTED: TRAIN, UNREPORTED: "untold", End.SILENT.value: "ended without a word"}
 """What people read under another name than programs, which keep the name that they know."""
 
 
 def _in_json(name: str) -> str:
     return _IN_JSON.get(name, name)
+
+
+def _seconds_in_json(worker: Worker) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for what in MEANINGS:
+        if spent := worker.seconds(what):
+            found[_in_json(what)] = found.get(_in_json(what), 0.0) + spent
+    return found
 
 
 def account_as_json(account: Account, directory: str) -> dict[str, Any]:
@@ -194,6 +221,9 @@ def account_as_json(account: Account, directory: str) -> dict[str, Any]:
         "steps_lost_at_most": account.lost_at_most,
         "steps_per_second": account.speed,
         "goodput": account.goodput,
+        "seconds": account.wall,
+        "productive_seconds": account.productive,
+        "badput_seconds": account.badput,
         "starts": [
             {
                 "number": start.number,
@@ -210,6 +240,7 @@ def account_as_json(account: Account, directory: str) -> dict[str, Any]:
                 "steps_lost_exactly": start.lost_exactly,
                 "steps_lost_at_most": start.lost_at_most,
                 "steps_lost_why": start.lost_why,
+                "seconds_lost": start.lost_seconds,
                 "restored": start.restored,
                 "skipped": list(start.skipped),
                 "hosts": {str(worker.member): worker.host for worker in start.workers},
@@ -224,7 +255,8 @@ def account_as_json(account: Account, directory: str) -> dict[str, Any]:
                 "wall": worker.wall,
                 "useful": worker.useful,
                 "goodput": worker.goodput,
-                "seconds": {_in_json(what): spent for what in MEANINGS if (spent := worker.seconds(what))},
+                "seconds": _seconds_in_json(worker),
+                "badput_seconds": badput([worker]),
                 "spans": [{**vars(span), "what": _in_json(span.what)} for span in worker.spans],
             }
             for worker in account.workers

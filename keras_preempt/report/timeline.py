@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from html import escape
 
 from keras_preempt.report import journal
-from keras_preempt.report.account import Account, JobStart, Worker
+from keras_preempt.report.account import Account, Worker
+from keras_preempt.report.job_start import JobStart
 from keras_preempt.report.throughput import Stretch, split, stretches
 from keras_preempt.report.wording import clock, ended, length, speed, step_range
 from keras_preempt.report.worker_run import HOLD, REPLAY, RESTORE, SAVE

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 
 from keras_preempt.process.words import counted
-from keras_preempt.report.account import Account, JobStart
+from keras_preempt.report.account import Account
+from keras_preempt.report.job_start import JobStart
 from keras_preempt.report.worker_run import End
 
 
@@ -66,6 +67,7 @@ def headline(account: Account) -> str:
     state = {
         End.PREEMPTED: "preempted, not started again",
         End.INTERRUPTED: "interrupted by Ctrl-C",
+        End.HUNG: "hung, not started again",
         End.KILLED: "killed, not started again",
     }.get(end, end.value)
     starts, workers = counted(len(account.starts), "start"), counted(len(account.workers), "worker")
@@ -79,8 +81,11 @@ def summary(account: Account) -> list[str]:
     lines = [
         f"{moment(account.began)} to {clock(account.ended, account.began)} UTC, {wall}",
         f"steps: {sure}{account.steps_run:,} run, {kept:,} kept, {lost(account)} lost",
-        f"goodput: {percent(account.goodput)} of the wall time was training that was kept",
+        f"goodput: {percent(account.goodput)} of the wall time was productive",
     ]
+    lost_to = [f"{cause} {percent(spent / account.wall)}" for cause, spent in account.badput.items() if spent]
+    if lost_to:
+        lines.append(f"badput: {', '.join(lost_to)}")
     if account.speed is not None:
         lines.append(f"speed: {speed(account.speed)} steps a second while it trained")
     return lines

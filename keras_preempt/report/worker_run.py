@@ -24,8 +24,10 @@ RESTORE = "restore"
 REPLAY = "replay"
 COMPILE = "compile"
 TRAIN = "train"
+RECOMPUTED = "recomputed"
 HOLD = "hold"
 SAVE = "save"
+HANG = "hang"
 LEAVE = "leave"
 IDLE = "idle"
 UNREPORTED = "unreported"
@@ -33,12 +35,14 @@ UNACCOUNTED = "unaccounted"
 
 MEANINGS = {
     TRAIN: "steps, validation and callbacks",
+    RECOMPUTED: "the same, lost: these steps had to be run again, or will have to",
     COMPILE: "from the start of fit's first epoch to the end of the first step, which the backend compiles",
     START_UP: "starting Python, importing, building the model, agreeing with the other workers",
     RESTORE: "reading a checkpoint and taking it over",
     REPLAY: "bringing the input to where it stood",
     HOLD: "waiting for the other workers at the agreed step",
     SAVE: "training stood still for a save",
+    HANG: "from the last progress to the end of the processes, of a job that hung",
     LEAVE: "from the end of the fit to the end of the process",
     IDLE: "no process: from the end of one to the start of the next",
     UNREPORTED: "no end is recorded: it trained on for a while, or was gone already",
@@ -89,6 +93,7 @@ class End(str, enum.Enum):
     PREEMPTED = "preempted"
     INTERRUPTED = "interrupted"
     FAILED = "failed"
+    HUNG = "hung"
     KILLED = "killed"
     SILENT = "ended without reporting"
     RUNNING = "running"
@@ -133,29 +138,32 @@ class WorkerRun(Spent):
     versions: tuple[tuple[str, str], ...]  # of its software, by name; empty if it did not say
     ahead: int | None  # how many steps it can have done after `last_step`, if known
 
-    def useful_seconds(self, kept_until: int | None, saved_at: float | None) -> float:
-        """Seconds in which it trained steps that did not have to be run again.
 
-        A later start continued from step `kept_until` (None: nothing was lost), which was saved at `saved_at` (None:
-        unknown).
-        """
-        trained = self.seconds(TRAIN)
-        if kept_until is None or self.first_step is None or self.last_step is None:
-            return trained
-        if not self.exact:
-            return self.seconds(TRAIN, ended=saved_at or self.began)
-        run = self.last_step - self.first_step
-        kept = max(0, kept_until - self.first_step)
-        return trained * (min(kept, run) / run if run else 1.0)
+def turned(spans: Sequence[Span], since: float, into: str, only: str | None = None) -> tuple[Span, ...]:
+    """Returns the spans with what they are from a moment on, or the part of it that is `only`, called `into`."""
+    timeline = Timeline(spans[0].began)
+    for span in spans:
+        if only in (None, span.what):
+            timeline.until(min(since, span.ended), span.what)
+            timeline.until(span.ended, into)
+        else:
+            timeline.until(span.ended, span.what)
+    return tuple(timeline.spans)
 
 
 def worker_run(
-    log: Sequence[Record], *, since: float | None, replaced_at: float | None, running_until: float | None
+    log: Sequence[Record],
+    *,
+    since: float | None,
+    replaced_at: float | None,
+    running_until: float | None,
+    hung_since: float,
 ) -> WorkerRun | None:
     """Follows one worker through one start, by its events; returns None if all of them lie before `since`.
 
     That is when its previous start was over. At `replaced_at` the process of its next start began. `running_until` is
-    the present time, if it may still run.
+    the present time, if it may still run. From `hung_since` on its job hung,
+    as its launcher has found; infinite if it did not.
     """
     start: Record = next((record for record in log if record["event"] == "start"), {})
     timeline = Timeline(max(process_began(log), since or 0.0))
@@ -188,7 +196,7 @@ def worker_run(
     return WorkerRun(
         incarnation=log[0]["incarnation"],
         member=log[0]["member"],
-        spans=tuple(timeline.spans),
+        spans=turned(timeline.spans, hung_since, HANG),
         end=end,
         why=why,
         first_step=next((step for kind, step in reversed(steps) if kind == "ready"), None),
@@ -203,6 +211,11 @@ def worker_run(
         ),
         ahead=next((whole(record, "ahead") for record in log if record["event"] == "ready"), None),
     )
+
+
+def hung_in_words(hang: Record) -> str:
+    phase = words(hang, "phase")
+    return f"no progress for {seconds(hang, 'seconds') or 0.0:.0f} s" + (f" in {phase}" if phase else "")
 
 
 class _Move(NamedTuple):
@@ -266,6 +279,8 @@ def _end(log: Sequence[Record], gone: Record | None) -> tuple[End, str]:
         interrupted = last["exit"].get("code") == EXIT_INTERRUPTED
         end = End.INTERRUPTED if interrupted else End.PREEMPTED
         return end, "NOT saved" if saved is None else f"saved{where}"
+    if "hang" in last:
+        return End.HUNG, hung_in_words(last["hang"])
     if "end" in last:
         error = words(last.get("error", {}), "reason") or words(last["end"], "reason") or ""
         return (End.FINISHED, "") if error == "training is over" else (End.FAILED, error)

@@ -13,45 +13,15 @@ from xml.etree import ElementTree
 import pytest
 
 from keras_preempt.checkpoint import documents
-from keras_preempt.checkpoint.layout import RUN
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.report import events
 from keras_preempt.testing import FakeGcs
 from tests.cli import saved_run
+from tests.cli.reported import LOST, logs_of, preempted, printed, refused, write
 from tests.cli.saved_run import Run
 from tests.report.story import Story
 
 Made = Callable[..., str]
-
-
-def preempted() -> Story:
-    story = Story(2).begin().train(9, 9.0).save().train(5, 5.0).preempt().pause(2.0)
-    return story.begin(restored=15).train(5, 5.0).finish()
-
-
-def logs_of(story: Story) -> dict[str, bytes]:
-    """What a run that has told a story has in its files."""
-    logs: dict[str, bytes] = {}
-    for event in story.events:
-        known = ("event", "time", "member", "incarnation")
-        told = {key: value for key, value in event.items() if key not in known}
-        number, member = event["incarnation"], event["member"]
-        launcher = event["event"] == "gone"
-        name = events.log_name(number, None if launcher else member)
-        logs[name] = logs.get(name, b"") + events.line(event["event"], event["time"], member, **told)
-    return logs
-
-
-def write(directory: str, story: Story, run: bytes | None = None) -> str:
-    """Makes the directory of a run that has told a story."""
-    body = {"format": 1, "run_id": "story", "model": []}
-    store = open_store(directory)
-    store.create(RUN, documents.encode_document(body) if run is None else run)
-    for name, data in logs_of(story).items():
-        segmented = "gs://" in directory and "launcher" not in name
-        store.create(name.replace(".jsonl", "-0001.jsonl") if segmented else name, data)
-    store.close()
-    return directory
 
 
 @pytest.fixture(params=["directory", "bucket"])
@@ -62,18 +32,6 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
     return functools.partial(write, "gs://bucket/run")
 
 
-def printed(run: Run, *arguments: object) -> str:
-    out, err = run("report", *arguments)
-    assert err == ""
-    return out
-
-
-def refused(run: Run, *arguments: object, code: int = 3) -> str:
-    out, err = run("report", *arguments, code=code)
-    assert (out, err.count("\n")) == ("", 1)
-    return err
-
-
 def test_everything_that_matters_is_printed_and_json_holds_all_and_adds_up(made: Made, run: Run) -> None:
     directory = made(preempted())
     out = printed(run, directory)
@@ -81,8 +39,18 @@ def test_everything_that_matters_is_printed_and_json_holds_all_and_adds_up(made:
     assert first.endswith("run: finished at step 21 after 2 starts of 2 workers")
     assert "steps: 21 run, 21 kept, 0 lost" in rest
     assert "preempted: SIGTERM to w0; SIGTERM to w1; saved at step 15" in out
-    words = "start-up compile restore replay hold save leave idle goodput wall"
-    assert {f"\n{word}" for word in words.split() if f"\n{word}" not in out} == set()
+    for words in (
+        "goodput: ",
+        "badput: start ",
+        "productive time ",
+        "start ",
+        "  start-up ",
+        "restore ",
+        "  replay ",
+    ):
+        assert f"\n{words}" in out
+    for words in ("save ", "  hold ", "exit ", "waiting for machines ", "wall time "):
+        assert f"\n{words}" in out
     assert "What is missing" not in out
     assert "Saves: 3 checkpoints" in out
     told = json.loads(printed(run, directory, "--json"))
@@ -91,7 +59,11 @@ def test_everything_that_matters_is_printed_and_json_holds_all_and_adds_up(made:
     assert [start["end"] for start in told["starts"]] == ["preempted", "finished"]
     for worker in told["workers"]:
         assert sum(worker["seconds"].values()) == pytest.approx(worker["wall"])
-        assert worker["goodput"] == pytest.approx(worker["useful"] / worker["wall"])
+        assert worker["goodput"] == worker["useful"] / worker["wall"]
+        assert worker["useful"] + sum(worker["badput_seconds"].values()) == worker["wall"]
+    assert told["productive_seconds"] + sum(told["badput_seconds"].values()) == told["seconds"]
+    # From the last step before to the first one after: as long as it lasts for each of the two workers.
+    assert [start["seconds_lost"] for start in told["starts"]] == [LOST, 0.0]
     assert told["missing"] == []
 
 

@@ -20,8 +20,8 @@ from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cli.watch import PATIENCE, Watch
 from keras_preempt.report.loading import Loader
 from keras_preempt.testing import FakeGcs
+from tests.cli.reported import logs_of, preempted, write
 from tests.cli.saved_run import Run
-from tests.cli.test_report import logs_of, preempted, write
 from tests.docs.shown import assert_shown
 from tests.report.record import RECORDED
 from tests.report.story import Story

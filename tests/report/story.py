@@ -103,6 +103,14 @@ class Story:
             self.tell("gone", code=-9, **known)
         return self
 
+    def hang(self, seconds: float, member: int = 0) -> Story:
+        """A worker makes no progress for so long, and the launcher ends all of them."""
+        self.at += seconds
+        for event in ("hang", "gone"):
+            self.tell(event, **({"phase": "train", "seconds": seconds} if event == "hang" else {"code": -9}))
+        self.events = [each for each in self.events if each["event"] != "hang" or each["member"] == member]
+        return self
+
     def clock_behind(self, seconds: float, start: int) -> Story:
         """The clocks of the machines of a start that was told are behind."""
         for event in self.events:

@@ -55,14 +55,18 @@ class Job:
 
     def steps_run(self, worker: int) -> list[tuple[int, int]]:
         """The steps that a worker has run, each with the start that ran it, as it wrote them down itself."""
+        return [(start, step) for start, step, _ in self.timed_steps(worker)]
+
+    def timed_steps(self, worker: int) -> list[tuple[int, int, float]]:
+        """The same, with the time at which each step was done."""
         lines = Path(f"{self._record}.{worker}").read_text().splitlines()
-        return [(int(start), int(step)) for start, step in map(str.split, lines)]
+        return [(int(start), int(step), float(at)) for start, step, at in map(str.split, lines)]
 
 
 @pytest.mark.parametrize(
     ("workers", "before"),
     [
-        (1, (5,)),
+        pytest.param(1, (5,), marks=pytest.mark.chaos),
         pytest.param(2, (5, 19, 28), marks=[pytest.mark.chaos, pytest.mark.timeout(1800)]),
     ],
 )
@@ -89,6 +93,33 @@ def test_preemptions_are_accounted_for_to_the_second_and_to_the_step(
     assert (found.step, found.steps_run) == (STEPS, STEPS)
     assert [notice.incarnation for notice in found.notices] == list(range(1, 1 + len(before)))
     assert found.gaps == ()
+
+
+def test_goodput_and_badput_of_a_run_that_was_killed_preempted_and_restarted_are_its_wall_time(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "steps").mkdir()
+
+    def happens(number: int) -> dict[str, str | None]:
+        preempted = json.dumps({"member": 0, "step": 20}) if number == 1 else None
+        return {"KILL": "13", DRILL: preempted, DRILL_RECORD: str(tmp_path / "steps")}
+
+    job = Job(tmp_path, 1, happens, "5")
+    found = job.report
+    assert [start.end for start in found.starts] == [End.KILLED, End.PREEMPTED, End.FINISHED]
+    assert found.productive + sum(found.badput.values()) == found.wall
+    assert found.wall == pytest.approx(job.seconds, rel=0.02)
+    assert found.badput["unknown"] == 0.0
+    steps = job.timed_steps(0)
+    runs = [[(step, at) for start, step, at in steps if start == number] for number in (1, 2, 3)]
+    assert [start.steps_run for start in found.starts] == [len(run) for run in runs]
+    kept = runs[1][0][0] - 1
+    assert [start.lost for start in found.starts] == [13 - kept, 0, 0]
+    assert found.lost_exactly
+    # From the end of the last step to that of the first one after the restart, by the script's own clock.
+    again = runs[0][-1][1] - runs[0][kept - 1][1]
+    for start, before, after, more in zip(found.starts, runs, runs[1:], (again, 0.0), strict=False):
+        assert start.lost_seconds == pytest.approx(after[0][1] - before[-1][1] + more, rel=0.05)
 
 
 @pytest.mark.chaos

@@ -99,13 +99,23 @@ class TrainingJob(Job):
         folder: An empty one, for its checkpoints as well.
         stands_at: The step before which the first worker stands still in the first start, and waits for a signal;
             None: it does not.
+        options: Of sbatch.
+        seconds_a_step: How much longer each step of the first start takes.
     """
 
-    def __init__(self, slurm: Slurm, folder: Path, stands_at: int | None = None) -> None:
+    def __init__(
+        self,
+        slurm: Slurm,
+        folder: Path,
+        stands_at: int | None = None,
+        options: Sequence[str] = (),
+        seconds_a_step: float = 0.0,
+    ) -> None:
         self.directory = folder / "run"
         self.record = folder / "record"
         self.record.mkdir()
         env = {**QUIET_CPU, PLATFORM: "slurm", SAVE_EVERY: "10", DRILL_RECORD: str(self.record)}
+        env["SECONDS_A_STEP"] = str(seconds_a_step)
         pipe = folder / "pipe"
         os.mkfifo(pipe)
         self._pipe = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
@@ -114,7 +124,7 @@ class TrainingJob(Job):
         training = str(Path(__file__).with_name("training.py"))
         example = str(ROOT / "examples" / "train_on_cluster.py")
         command = ["python", training, example, str(self.directory), f"--epochs={EPOCHS}"]
-        super().__init__(slurm, folder, command, env=env)
+        super().__init__(slurm, folder, command, options, env)
 
     def wait_until_it_stands(self) -> None:
         """Waits until the first worker has come to its step and stands still."""

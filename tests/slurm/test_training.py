@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +14,7 @@ from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli.compare import compare_states
 from keras_preempt.cli.drill.comparison import find_parting, read_final_state
 from keras_preempt.cli.drill.step_records import RunRecord, read_run_record
+from keras_preempt.report.events import log_name
 from tests.slurm.daemons import GRACE, NODES, Slurm
 from tests.slurm.jobs import PATIENCE, TASKS, TrainingJob
 
@@ -76,16 +78,36 @@ def assert_same_end(job: TrainingJob, undisturbed: TrainingJob, last_saved: int 
     assert compared.identical, compared
 
 
-def test_time_limit(slurm: Slurm, job: TrainingJob, undisturbed: TrainingJob) -> None:
-    # The script's own limit is hours. --signal=USR1@300 is due at once when only five minutes are left.
-    slurm.command("scontrol", "update", f"JobId={job.id}", "TimeLimit=5")
-    job.wait_until_it_has_heard()
-    job.wait_for("PENDING", restarts=1)
-    slurm.command("scontrol", "update", f"JobId={job.id}", "TimeLimit=240")
-    job.start_again_now()
-    assert_same_end(job, undisturbed)
-    assert "SIGUSR1" in job.log
-    assert "Preempted, and saved" in job.log
+def test_time_limit(slurm: Slurm, tmp_path: Path, undisturbed: TrainingJob) -> None:
+    options = ["--time=2"]  # Nothing is said about a signal.
+    with closing(TrainingJob(slurm, tmp_path, options=options, seconds_a_step=1.5)) as job:
+        job.wait_for("PENDING", restarts=1)
+        slurm.command("scontrol", "update", f"JobId={job.id}", "TimeLimit=240")
+        job.start_again_now()
+        assert_same_end(job, undisturbed)
+        assert "SIG" not in job.log, "it was told"
+        assert "Time limit (SLURM_JOB_END_TIME)" in job.log
+        assert job.log.count("Preempted, and saved") == 1
+        for worker in range(TASKS):
+            log = job.directory / log_name(1, worker)
+            told = [json.loads(line) for line in log.read_text().splitlines()]
+            (deadline,) = (each["deadline"] for each in told if each["event"] == "notice")
+            (left,) = (each["time"] for each in told if each["event"] == "exit")
+            assert 0 < deadline - left < 30, f"{deadline - left:.1f} s before the end of its allocation"
+
+
+def test_time_limit_with_a_signal(slurm: Slurm, tmp_path: Path, undisturbed: TrainingJob) -> None:
+    with closing(TrainingJob(slurm, tmp_path, STANDS_AT, ["--signal=USR1@300"])) as job:
+        job.wait_until_it_stands()
+        # The script's own limit is hours. The signal is due at once when only five minutes are left.
+        slurm.command("scontrol", "update", f"JobId={job.id}", "TimeLimit=5")
+        job.wait_until_it_has_heard()
+        job.wait_for("PENDING", restarts=1)
+        slurm.command("scontrol", "update", f"JobId={job.id}", "TimeLimit=240")
+        job.start_again_now()
+        assert_same_end(job, undisturbed)
+        assert "SIGUSR1" in job.log
+        assert "Preempted, and saved" in job.log
 
 
 def test_preemption_by_a_higher_partition(slurm: Slurm, job: TrainingJob, undisturbed: TrainingJob) -> None:

@@ -19,6 +19,7 @@ from keras_preempt.notices.platform import CLOUDS
 from keras_preempt.notices.polling import EarlyNotices, PolledNotices, notice_before_fit
 from keras_preempt.notices.signals import SignalNotices
 from keras_preempt.notices.termination import Termination, TerminationConfig
+from keras_preempt.notices.time_limit import TimeLimitNotices
 from keras_preempt.report.status import listens
 from keras_preempt.training.run import several_fits
 from keras_preempt.training.run.runtime import Runtime
@@ -108,6 +109,10 @@ class NoticeSources:
             self._start(PolledNotices(termination.termination_watcher_fn, notify))
         if self._place.member == 0 and several_fits.is_news(termination.describe()):
             logger.info("%s", termination.describe())
+        if termination.end is not None:
+            limit = TimeLimitNotices(termination.end, self._runtime.reserve, notify)
+            self._runtime.before_answers(limit.called)
+            self._start(limit)
         return termination
 
     def restore_handlers(self) -> None:

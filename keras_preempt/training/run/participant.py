@@ -16,6 +16,7 @@ from keras_preempt.agreement.messages import Kind, Plan, Position
 from keras_preempt.backend.place import Place
 from keras_preempt.notices.platform import GENERIC
 from keras_preempt.notices.termination import Termination, TerminationConfig
+from keras_preempt.notices.time_limit import ends_job
 from keras_preempt.process.exit_codes import EXIT_INTERRUPTED, EXIT_NOT_SAVED
 from keras_preempt.report.delivery import Delivery, OnEvent
 from keras_preempt.report.events import EventLog
@@ -228,6 +229,7 @@ class Participant:
         `incarnation` is 0 where starts are not counted, and `last_saved` the step of the last checkpoint, 0 for none.
         """
         self.status.notices = [notice.received_at for notice in self.runtime.notices]
+        self.status.out_of_time = any(ends_job(notice) for notice in self.runtime.notices)
         self.status.spent("hold", self.runtime.hold_seconds)
         self.status.last_saved = last_saved
         self.status.write(self.place.member, incarnation, steps)

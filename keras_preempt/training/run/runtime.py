@@ -18,7 +18,7 @@ from keras_preempt.agreement.coordinator import Coordinator
 from keras_preempt.agreement.delegate import Delegate
 from keras_preempt.agreement.grace import Standing, longest_wait, too_late
 from keras_preempt.agreement.member import NoticeEffect, Withdrawn
-from keras_preempt.agreement.messages import Plan, Position
+from keras_preempt.agreement.messages import Call, Plan, Position
 from keras_preempt.notices import Notice
 from keras_preempt.report.events import EventLog
 from keras_preempt.training.save.pace import Pace
@@ -142,6 +142,10 @@ class Runtime:
             deadline=deadline,
             boundary=self.entered,
         )
+
+    def before_answers(self, do: Callable[[Call], object]) -> None:
+        """Has `do` called in the watcher's thread with each call of a round, before this worker answers it."""
+        self._delegate.on_call = do
 
     def withdraw(self, notice: Notice) -> None:
         """Takes back a notice: its source says that it will not happen. A call that was made already stands."""

@@ -1,8 +1,8 @@
 """A short training that records its own steps, and when its process began and ended.
 
 Run as: train.py RECORD DIRECTORY [SAVE_EVERY], in each worker. A line of RECORD.<worker> is written for each step run:
-the number of the start and of the step. With the environment variable KILL set to a step, the first start kills
-itself before that step, without a notice.
+the number of the start and of the step, and the time. With the environment variable KILL set to a step, the first start
+kills itself before that step, without a notice.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from typing import Any
 
 import keras
@@ -36,7 +37,7 @@ class Record(keras.callbacks.Callback):  # type: ignore[misc]
             os.kill(os.getpid(), signal.SIGKILL)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._file.write(f"{self._start} {self._step()}\n".encode())
+        self._file.write(f"{self._start} {self._step()} {time.time()}\n".encode())
 
     def _step(self) -> int:
         return int(self.model.optimizer.iterations.numpy())
