@@ -306,9 +306,10 @@ class MemorySaves:
     def _next(self, save: _Save, cost: float) -> int:
         """Returns the step of the next save: as soon as every worker can have heard of it, or as late as is wanted."""
         step, schedule = save.position.step or 0, self._options.schedule
-        first = step + math.ceil((time.monotonic() - save.began) / save.per_step) + 1
-        if self._members > 1:
-            first += math.ceil(_HEARD / save.per_step) + self._session.steps_per_execution
+        first = step + 1
+        if self._members > 1:  # Else a step that is over already only means at once.
+            heard = time.monotonic() - save.began + _HEARD
+            first += math.ceil(heard / save.per_step) + self._session.steps_per_execution
         if schedule is not None and schedule.steps is not None:
             return -(-max(first, step + 1) // schedule.steps) * schedule.steps
         seconds = schedule.seconds if schedule is not None and schedule.seconds is not None else None
