@@ -50,6 +50,7 @@ BENCHMARKS = (
     Benchmark("first_step.py", ("--runs", "1")),
     Benchmark("input_state.py", ("--quick",)),
     Benchmark("what_is_lost.py", ("--only", "ours", "backup")),
+    Benchmark("no_notice.py", ("--quick",)),
 )
 
 

@@ -10,8 +10,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -116,8 +118,8 @@ def test_the_launcher_starts_a_killed_process_again_from_its_own_memory(
         f"sys.argv[0] = {str(SCRIPT)!r}\n"
         f"runpy.run_path({str(SCRIPT)!r}, run_name='__main__')\n"
     )
-    command = [*harness.keras_preempt(), "run", "--", *harness.python(), str(script), *training.command]
-    environment = {**harness.inherited(), **QUIET_CPU}
+    command = [*harness.keras_preempt(), "run", "--", sys.executable, str(script), *training.command]
+    environment = {**os.environ, **QUIET_CPU, "PYTHONPATH": str(SCRIPT.parents[3])}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "from the memory of the machines" in done.stdout

@@ -45,8 +45,9 @@ class Saved(Doing):
         self.steps.append((self.epoch, batch))
         assert self.ours is not None
         assert self.ours._fit is not None
-        memory = self.ours._fit.saves.memory
-        if memory is not None and memory.due == NEVER:
+        saves = self.ours._fit.saves
+        await_(lambda: saves.step_in_flight is None)
+        if (memory := saves.memory) is not None:
             await_(lambda: memory.due != NEVER or memory._thread is None or not memory._thread.is_alive())
         if (self.epoch, batch) == self.leave_after:
             raise Left
