@@ -28,9 +28,12 @@ opened: set[str] = set()
 
 def note_opened(event: str, arguments: tuple[Any, ...]) -> None:
     """Notes which files of the run are opened to be read."""
-    if event == "open" and isinstance(arguments[0], str) and arguments[0].startswith(str(RUN)):
-        if isinstance(arguments[2], int) and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
-            opened.add(arguments[0])
+    if event != "open":
+        return
+    name, _, flags = arguments
+    reads = isinstance(flags, int) and not flags & (os.O_WRONLY | os.O_RDWR)
+    if reads and str(name).startswith(str(RUN)):
+        opened.add(str(name))
 
 
 class Notes(keras.callbacks.Callback):  # type: ignore[misc]

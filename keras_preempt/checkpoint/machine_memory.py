@@ -231,6 +231,12 @@ def remove_left_by(launcher: str | os.PathLike[str], place: str | os.PathLike[st
     _remove_left(_base(place), launcher=os.fspath(launcher))
 
 
+def lose(place: str | os.PathLike[str], run_id: str, member: int) -> None:
+    """Removes what a worker's machine holds, as if it were lost."""
+    memory = MachineMemory(place, run_id, member)
+    shutil.rmtree(memory.store.path, ignore_errors=True)
+
+
 def _base(place: str | os.PathLike[str]) -> Path:
     # For one user; what another one has put there under this name is refused.
     return Path(place) / f"keras_preempt-{os.getuid()}"

@@ -35,6 +35,7 @@ from keras_preempt.cli.options import (
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cluster import RestartPolicy
 from keras_preempt.notices.signals import parse_signals
+from keras_preempt.training.save.memory_options import memory_options
 from keras_preempt.training.save.schedule import schedule_from_text
 
 _IDENTICAL, _DIFFERENT = 0, 1
@@ -57,6 +58,7 @@ class _Options:
     kill: bool
     grace: float | None
     save_every: str | None
+    memory_every: str | None
     faults: str | None
     isolate: bool
     twice: bool
@@ -110,6 +112,12 @@ class _Options:
     "--save-every",
     metavar="WHEN",
     help="Replaces save_every of the script: a number of steps, epoch, or a time such as 10min.",
+)
+@click.option(
+    "--memory-every",
+    metavar="WHEN",
+    help="Replaces memory_every of the script: auto, a number of steps, or a time such as 10s. With --kill and several "
+    "workers, what the killed one has in memory (in /dev/shm) goes with it.",
 )
 @click.option(
     "--gcs-faults",
@@ -196,7 +204,14 @@ def drill(as_json: bool, **values: Any) -> int:
             directories = stack.enter_context(run_directories(options.keep, bucket))
             scratch = stack.enter_context(scratch_directory("drill")).resolve()
             trainer = Trainer(
-                options.workers, arguments, policy, terminal, scratch, options.save_every, options.grace
+                options.workers,
+                arguments,
+                policy,
+                terminal,
+                scratch,
+                options.save_every,
+                options.memory_every,
+                options.grace,
             )
             places = WorkingDirectories(scratch, directories.path, isolate=options.isolate)
             terminal.say("drill 1 of 2: undisturbed", style="bold")
@@ -274,3 +289,8 @@ def _check_combinations(options: _Options) -> None:
             schedule_from_text(options.save_every)
         except ValueError as error:
             raise click.UsageError(f"--save-every: {error}") from None
+    if options.memory_every is not None:
+        try:
+            memory_options(options.memory_every)
+        except ValueError as error:
+            raise click.UsageError(f"--memory-every: {error}") from None

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 
 import click
 
+from keras_preempt.checkpoint import documents, machine_memory
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.finding import committed
+from keras_preempt.checkpoint.layout import RUN
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cli.drill.plan import Preemption
 from keras_preempt.cli.drill.signaller import LostSignal
@@ -36,6 +38,7 @@ class Judge:
     signalled: Collection[int] = ()  # Incarnations in which a worker got its signal.
     unheard: Mapping[int, LostSignal] = field(default_factory=dict)  # Not arrived, by incarnation.
     grace: float | None = None  # That the drill gives, in seconds.
+    loses_memory: bool = False  # Whether what a killed worker has in its machine's memory goes with it.
     lost: set[int] = field(default_factory=set, init=False)  # Ended as planned, since a worker was killed.
 
     def why_expected(self, incarnation: Incarnation) -> str | None:
@@ -53,11 +56,18 @@ class Judge:
         within = f" of fit {planned.fit.number}" if planned.fit is not None and planned.fits > 1 else ""
         with contextlib.closing(open_store(place)) as store:
             try:
+                if self.loses_memory:
+                    run_id = documents.read_document(store, RUN)["run_id"]
+                    machine_memory.lose(machine_memory.DEFAULT, str(run_id), planned.member)
                 found = committed(store)
-                newest = "there is no checkpoint yet"
+                newest = (
+                    "the directory has no checkpoint yet"
+                    if self.loses_memory
+                    else "there is no checkpoint yet"
+                )
                 if found:
                     newest = f"the newest checkpoint{within} is of step {found[0].step}"
-            except CheckpointError as error:
+            except (CheckpointError, KeyError) as error:
                 newest = f"its checkpoints cannot be listed ({error})"
         return f"w{cause.index} {how}; {newest}"
 

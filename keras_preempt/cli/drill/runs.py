@@ -17,7 +17,14 @@ from keras_preempt.cli.drill.signaller import signaller
 from keras_preempt.cli.drill.step_records import RunRecord, read_run_record
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cluster import RestartPolicy, Supervisor, SupervisorReport
-from keras_preempt.process.environment import DRILL, DRILL_DIRECTORY, DRILL_RECORD, GRACE_PERIOD, SAVE_EVERY
+from keras_preempt.process.environment import (
+    DRILL,
+    DRILL_DIRECTORY,
+    DRILL_RECORD,
+    GRACE_PERIOD,
+    MEMORY_EVERY,
+    SAVE_EVERY,
+)
 from keras_preempt.report import events
 from keras_preempt.state.callback_cure import cure
 
@@ -47,6 +54,7 @@ class Trainer:
     terminal: Terminal
     scratch: Path  # A local folder of this drill.
     save_every: str | None  # The schedule of saves for the script; None for its own.
+    memory_every: str | None  # The same in memory.
     grace: float | None  # The grace period for the script, in seconds; None for its own.
 
     def train(
@@ -65,6 +73,7 @@ class Trainer:
         recorded.mkdir()
         with signaller(self.grace, self.terminal.say) as signals:
             judge = Judge(plan, directory, signals.killed, signals.signalled, signals.lost, self.grace)
+            judge.loses_memory = self.memory_every is not None and self.workers > 1
 
             def environment(number: int) -> dict[str, str | None]:
                 signals.settle()
@@ -78,6 +87,8 @@ class Trainer:
                 settings = {DRILL_DIRECTORY: directory, DRILL_RECORD: str(recorded), DRILL: drill}
                 if self.save_every is not None:
                     settings[SAVE_EVERY] = self.save_every
+                if self.memory_every is not None:
+                    settings[MEMORY_EVERY] = self.memory_every
                 if self.grace is not None:
                     settings[GRACE_PERIOD] = f"{self.grace:g}"
                 return settings

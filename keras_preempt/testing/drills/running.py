@@ -36,6 +36,7 @@ def drill(
     kill: bool = False,
     grace: float | None = None,
     save_every: int | str | None = None,
+    memory_every: int | str | None = None,
     gcs_faults: str | None = None,
     isolate: bool = False,
     twice: bool = False,
@@ -65,6 +66,8 @@ def drill(
         kill: Whether SIGKILL comes without a notice.
         grace: A grace period in seconds; None for that of the script.
         save_every: Replaces `save_every` of the script.
+        memory_every: Replaces `memory_every` of the script; with `kill` and several workers, what the killed one has
+            in memory goes with it.
         gcs_faults: A mix of faults, such as "all", for a fake bucket that takes the place of the directory.
         isolate: Whether each run gets a copy of the working directory.
         twice: Whether to train undisturbed once more if the results differ.
@@ -99,7 +102,13 @@ def drill(
     moments = [at] if isinstance(at, str) else list(at)
     kept = None if keep is None else os.fspath(keep)
     options: dict[str, Any] = {"workers": workers, "preempt": preempt, "at": moments, "signal": signal}
-    options |= {"kill": kill, "grace": grace, "save-every": save_every, "gcs-faults": gcs_faults}
+    options |= {
+        "kill": kill,
+        "grace": grace,
+        "save-every": save_every,
+        "memory-every": memory_every,
+        "gcs-faults": gcs_faults,
+    }
     options |= {"isolate": isolate, "twice": twice, "seed": seed, "timeout": timeout, "keep": kept}
     options["restart-code"] = restart_codes
     line = [sys.executable, "-m", child.__name__, "command", str(os.getpid()), "drill", "--json"]

@@ -22,7 +22,9 @@ class MemoryOptions:
     copies: int
 
 
-def memory_options(every: object, place: object, copies: object) -> MemoryOptions | None:
+def memory_options(
+    every: object, place: object = machine_memory.DEFAULT, copies: object = 1
+) -> MemoryOptions | None:
     """Checks the arguments `memory_every`, `memory_dir` and `memory_copies`; raises ValueError for others."""
     place = machine_memory.memory_place(place)
     every = os.environ.get(environment.MEMORY_EVERY) or every
