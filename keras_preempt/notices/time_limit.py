@@ -113,7 +113,10 @@ class TimeLimitNotices:
         self._thread = threading.Thread(target=self._run, name="keras_preempt-time-limit", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        if self.due_in() > 0:
+            self._thread.start()
+        else:
+            self._tell()
 
     def stop(self) -> None:
         """Ends the thread. Can be called twice, and from the thread itself."""

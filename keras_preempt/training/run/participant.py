@@ -135,15 +135,16 @@ class Participant:
         ending.add(lambda: self.runtime.close(ending.why))
 
     def start(self) -> None:
-        """Takes part in rounds from now on, and listens to the sources of the platform.
+        """Listens to the sources of the platform, and takes part in rounds from now on.
 
-        Raises ValueError if an environment variable that names a metadata server is wrong.
+        In this order: a round serves those who know that their time limit is nearly over. Raises ValueError if an
+        environment variable that names a metadata server is wrong.
         """
+        self.termination = self.sources.start_platform()
         self.runtime.start()
         if (watch := self.propagation.watch()) is not None:
             watch.start()
             self.ending.add(watch.stop)
-        self.termination = self.sources.start_platform()
 
     def set_hook(self, hook: Hook) -> None:
         self.hook = hook

@@ -18,6 +18,7 @@ import json
 import os
 import signal
 import sys
+import time
 from typing import Any
 
 if "tf" not in sys.argv:  # As where it is not installed: a fit needs none, and each process saves the time.
@@ -101,6 +102,7 @@ class Places(Doing):
         if not self.restored:
             self.restored = True
             np.savez(f"{OUTPUT}.restored.{ME}.npz", **values(self.model))
+        time.sleep(float(os.environ.get("SECONDS_A_STEP", "0")))
         strike(f"batch {self.epoch} {batch}")
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:

@@ -1,0 +1,105 @@
+"""Jobs whose time is over: saved before that, at one step, and continued as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_preempt.process import environment
+from tests.cluster.forked import QUIET_CPU
+from tests.cluster.harness import RunningCluster, keras_preempt, python
+from tests.cluster.jax_training import JaxTraining
+from tests.cluster.noticed_fit import NoticedFit, Outcome
+from tests.cluster.training import PREEMPTED, SCRIPT, Training, Undisturbed
+
+APART = 2.0
+"""Seconds between the starts of the processes of two workers."""
+
+FIRST_AND_LAST_SAVE = [("preempted", True), ("deadline", False)]
+"""The plans of a time limit, each with its reason and whether training goes on: one round for all workers."""
+
+
+def assert_left_in_time(told: list[dict[str, list[dict[str, Any]]]]) -> list[float]:
+    """Asserts of the events of each worker that all have saved before the earliest deadline; returns all deadlines."""
+    notices = [notice for each in told for notice in each["notice"]]
+    assert {notice["source"] for notice in notices} == {"time limit"}
+    deadlines = [notice["deadline"] for notice in notices]
+    for each in told:
+        assert [(plan["reason"], plan["goes_on"]) for plan in each["plan"]] == FIRST_AND_LAST_SAVE
+        (end,) = each["exit"]
+        assert end["saved"] == told[0]["exit"][0]["saved"] is not None
+        assert end["time"] < min(deadlines)
+    return deadlines
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_all_leave_before_the_earliest_end_and_continue(
+    workers: int, tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    """The process of worker 0 begins last, so that its own end is the later one."""
+    expected = undisturbed(workers)  # First, so that processes are forked at once from here on.
+    job = Training(tmp_path, workers)
+    limit = 10.0 * workers
+    args = [*job.command, f"--time-limit={limit:g}s", f"--slow={limit / 12:g}"]
+    wait = f"[ $KERAS_PREEMPT_WORKER -ge {workers - 1} ] || sleep {APART}; "
+    command = ["sh", "-c", f"{wait}exec {shlex.join([*python(), str(SCRIPT), *args])}"]
+    with RunningCluster(command, workers, {"TRAIN_STRIKES": "[]"}) as running:
+        job.results.append(running.wait().assert_codes(PREEMPTED))
+    assert 0 < len(job.steps(0)) < len(expected.steps(0))
+    deadlines = assert_left_in_time([job.events(worker)[0] for worker in range(workers)])
+    assert workers == 1 or deadlines[0] - deadlines[1] > APART / 2
+    job.finish_as(expected)
+
+
+@pytest.mark.chaos
+def test_a_job_under_the_launcher_leaves_before_its_limit_and_is_not_started_again(
+    tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    job = Training(tmp_path, 2)
+    train = [sys.executable, str(SCRIPT), *job.command, "--slow=3"]
+    launcher = [*keras_preempt(), "run", "--workers", "2", "--time-limit", "45s", "--", *train]
+    began = time.monotonic()
+    done = subprocess.run(
+        launcher, capture_output=True, text=True, timeout=240, env={**os.environ, **QUIET_CPU}
+    )
+    assert done.returncode == PREEMPTED, done.stdout + done.stderr
+    assert time.monotonic() - began < 45
+    assert "out of time, saved at step " in done.stdout
+    assert "incarnations=1 preemptions=1" in done.stdout
+    assert_left_in_time([job.events(worker)[0] for worker in range(2)])
+    job.finish()
+    job.assert_same_end(undisturbed(2))
+
+
+@pytest.mark.chaos
+def test_two_processes_on_jax_leave_in_time(tmp_path: Path) -> None:
+    undisturbed = JaxTraining(tmp_path / "undisturbed", 2, "dp")
+    undisturbed.finish()
+    job = JaxTraining(tmp_path / "job", 2, "dp", env={"SECONDS_A_STEP": "2"})
+    job.env[environment.END_TIME] = str(time.time() + 30)
+    job.start().assert_codes(PREEMPTED)
+    job.env.clear()
+    job.finish_as(undisturbed)
+
+
+def test_a_time_that_was_over_before_fit_began_loses_nothing(
+    job: NoticedFit,
+    undisturbed_fit: Outcome,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """No moment is left to be done by, so that nothing says that it is too late, and no storage gives up."""
+    monkeypatch.setenv(environment.END_TIME, str(time.time() - 5))
+    outcome = job.fit(on_begin=lambda: job.await_told("notice"), termination={"exit_fn": None})
+    assert (outcome.ended, outcome.steps) == ("SystemExit 75", [])
+    assert "too late" not in caplog.text
+    monkeypatch.delenv(environment.END_TIME)
+    job.fit()
+    job.assert_nothing_lost(undisturbed_fit)
