@@ -169,8 +169,8 @@ class PreemptionCallback(keras.callbacks.Callback):
         fit = self._fit
         if fit is not None:
             runtime = fit.runtime
-            runtime.entered += 1
-            if runtime.attention or runtime.entered >= runtime.due:
+            runtime.entered = runtime.count[0] = entered = runtime.entered + 1
+            if runtime.attention or entered >= runtime.due:
                 fit.step_begins(batch)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -201,7 +201,7 @@ class PreemptionCallback(keras.callbacks.Callback):
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """The validation is over, if it belongs to the fit."""
         if self._fit is not None:
-            self._fit.session.validation_ended()
+            self._fit.validation_ends()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Nothing left to train: cleans up."""

@@ -280,6 +280,7 @@ class _Beginning(Startup):
         milestones.started(start.incarnation, here.members, backend().versions())
         status.begin(here.member, start.incarnation, store.key)
         restored_step = None if start.restored is None else start.restored.manifest.step
+        participant.heartbeat.saved(restored_step or 0)
         points = Points(self.others if chief else (), store.key, start.incarnation, restored_step)
         ending.add(points.close)
         saves = self._saves(start, session, points)
@@ -359,7 +360,13 @@ class _Beginning(Startup):
             participant.coordinator,
             runtime.patience,
         )
-        saver.on_commit = points.saved
+        beat = participant.heartbeat
+
+        def committed(step: int, seconds: float) -> None:
+            beat.saved(step)
+            points.saved(step, seconds)
+
+        saver.on_commit = committed
         saves = Saves(session, saver, self.options.schedule, here.members, runtime.pace)
         if here.member == 0 and start.incarnation > 1:
             restored = None if start.skipped else start.name
