@@ -17,13 +17,13 @@ const preemptionCost = (() => {
     { name: "memory", label: "Copy in memory, GB/s", value: 5, min: 0.001 },
     { name: "slowdown", label: "Slower while a save is written, %", value: 5, min: 0, max: 100 },
     { name: "together", label: "At a restart, a worker reads", choices: ["all", "its share"] },
-    { name: "memory_every", label: "Memory checkpoint every, s (0: none)", value: 0, min: 0 },
+    { name: "memory_every", label: "memory_every, s (0: none)", value: 0, min: 0 },
     { name: "memory_restore", label: "Restore from memory, s", value: 2, min: 0 },
   ];
 
   // The fields that differ from the values above. 419 unexpected interruptions in 54 days, on 2,048 machines of 8 GPUs.
   const PRESETS = {
-    "the values above": {},
+    "8 spot machines": {},
     "Llama 3, 16,384 GPUs": {
       ...{ workers: 2048, state: 4860, bandwidth: 2000, shared: true, speed: 0.1, interruptions: 419 / 54 / 2048 },
       ...{ noticed: 0, together: true },
@@ -133,7 +133,7 @@ const preemptionCost = (() => {
     const inMemory = found.fallback !== null;
     const restart = inMemory ? found.fromMemory : found.away;
     const memoryBest = Number.isFinite(found.memoryInterval) ? `"${duration(found.memoryInterval)}"` : "not needed";
-    const none = job.workers > 1 ? "none now" : "a machine that goes takes them along";
+    const none = job.workers > 1 ? "no memory checkpoints now" : "a machine that goes takes them along";
     return [
       ["Goodput", percent(found.goodput), `${percent(found.without)} without save_every`],
       ["Best save_every", Number.isFinite(best) ? `"${duration(best)}"` : "not needed", steps],
