@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shlex
 import subprocess
 import sys
@@ -39,23 +40,53 @@ def assert_left_in_time(told: list[dict[str, list[dict[str, Any]]]]) -> list[flo
     return deadlines
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_all_leave_before_the_earliest_end_and_continue(
-    workers: int, tmp_path: Path, undisturbed: Undisturbed
-) -> None:
-    """The process of worker 0 begins last, so that its own end is the later one."""
-    expected = undisturbed(workers)  # First, so that processes are forked at once from here on.
-    job = Training(tmp_path, workers)
-    limit = 10.0 * workers
-    args = [*job.command, f"--time-limit={limit:g}s", f"--slow={limit / 12:g}"]
+def leave_in_time(folder: Path, workers: int, limit: float, *more: str) -> tuple[Training, float]:
+    """Runs a job, with more arguments of its script, until its time is over.
+
+    The process of worker 0 begins last, so that its own end is the later one. A machine may be so busy that the fit
+    begins when half of the time is over; then there is another job, with twice the time.
+
+    Returns:
+        The job, and how many seconds before the earliest end the last process was gone.
+    """
+    job = Training(folder / f"{limit:g}", workers)
+    job.output.parent.mkdir()
+    # All steps together take longer than the limit.
+    args = [*job.command, f"--time-limit={limit:g}s", f"--slow={limit / 12}", *more]
     wait = f"[ $KERAS_PREEMPT_WORKER -ge {workers - 1} ] || sleep {APART}; "
     command = ["sh", "-c", f"{wait}exec {shlex.join([*python(), str(SCRIPT), *args])}"]
     with RunningCluster(command, workers, {"TRAIN_STRIKES": "[]"}) as running:
         job.results.append(running.wait().assert_codes(PREEMPTED))
-    assert 0 < len(job.steps(0)) < len(expected.steps(0))
-    deadlines = assert_left_in_time([job.events(worker)[0] for worker in range(workers)])
+        gone = max(end.at for end in running.cluster.exits) + time.time() - time.monotonic()
+    told = [job.events(worker)[0] for worker in range(workers)]
+    start = told[0]["start"][0]
+    if told[0]["ready"][0]["time"] > start["started_at"] + limit / 2:
+        return leave_in_time(folder, workers, 2 * limit, *more)
+    assert len(job.steps(0)) > 0
+    deadlines = assert_left_in_time(told)
     assert workers == 1 or deadlines[0] - deadlines[1] > APART / 2
+    return job, min(deadlines) - gone
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_all_leave_before_the_earliest_end_and_continue(
+    workers: int, tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    expected = undisturbed(workers)  # First, so that processes are forked at once from here on.
+    job, _ = leave_in_time(tmp_path, workers, 10.0 * workers)
     job.finish_as(expected)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(8))
+def test_no_process_outlives_its_limit(seed: int, tmp_path: Path, undisturbed: Undisturbed) -> None:
+    """With steps of all lengths. Shows how much of the limit is left when the last process is gone."""
+    undisturbed(1 + seed % 2)
+    choose = random.Random(seed)
+    seconds = 10 ** choose.uniform(-2, 0.3)
+    _, left = leave_in_time(tmp_path, 1 + seed % 2, 20.0, f"--slow={seconds}", "--epochs=500")
+    print(f"{1 + seed % 2} workers, steps of {seconds:.2f} s: gone {left:.2f} s before the end")
+    assert left > 0
 
 
 @pytest.mark.chaos

@@ -119,10 +119,11 @@ def test_the_notice_says_how_much_is_left_and_comes_once(ear: Ear) -> None:
 
 
 def test_an_end_that_is_over_leaves_no_moment_to_be_done_by(ear: Ear) -> None:
-    job = Job(ear, left=-1.0, of_job=False)
+    job = Job(ear, left=-7.0, of_job=False)
     with started(job.source):
         notice = ear.wait()
     assert notice.deadline is None
+    assert notice.reason == "Time limit (the limit), over for 7 s"
     assert not ends_job(notice)
 
 
