@@ -73,7 +73,7 @@ def test_all_leave_before_the_earliest_end_and_continue(
     workers: int, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
     expected = undisturbed(workers)  # First, so that processes are forked at once from here on.
-    job, _ = leave_in_time(tmp_path, workers, 10.0 * workers)
+    job, _ = leave_in_time(tmp_path, workers, 8.0 if workers == 1 else 14.0)
     job.finish_as(expected)
 
 
