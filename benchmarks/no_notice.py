@@ -1,9 +1,9 @@
 """What a process that is killed without notice costs: steps, seconds and bytes, for each way to save meanwhile.
 
 One fit on one device. Three ways to save: in memory (`memory_every="auto"`), in the directory (`save_every`), and
-`BackupAndRestore(save_freq=)` of Keras. The last two save as often as costs what saves in memory may cost, 1 % of the processor
-time of training; that interval is measured first, with one that saves often. Then each is killed at random moments and
-started again.
+`BackupAndRestore(save_freq=)` of Keras. The last two save as often as costs what saves in memory may cost, 1 % of the
+processor time of training; that interval is measured first, with one that saves often. Then each is killed at random
+moments and started again.
 
 - steps lost: those that are run again, or left out;
 - seconds to a new step: from SIGKILL until a step is done that was not done before, with the start of Python and Keras;

@@ -73,9 +73,10 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES and name not in _OF_BACKENDS:
         raise AttributeError(f"module 'keras_preempt' has no attribute {name!r}")
     from keras_preempt.backend.requirements import check_installed
-    from keras_preempt.process import first_process
+    from keras_preempt.process import first_process, heartbeat
 
     first_process.hear_sigterm()  # Before Keras is imported, which takes seconds.
+    heartbeat.of_process()
     check_installed()
     import keras
 

@@ -28,7 +28,8 @@ from keras_preempt.training.save.memory_options import memory_options
 from keras_preempt.training.save.requests import interval
 from keras_preempt.training.save.resuming import ResumedFrom
 from keras_preempt.training.save.schedule import schedule_of
-from keras_preempt.training.start.beginning import Options, start
+from keras_preempt.training.start.beginning import start
+from keras_preempt.training.start.options import Options
 from keras_preempt.training.start.startup import reads_together
 
 logger = logging.getLogger("keras_preempt")
@@ -181,8 +182,8 @@ class PreemptionCallback(keras.callbacks.Callback):
         fit = self._fit
         if fit is not None:
             runtime = fit.runtime
-            runtime.entered += 1
-            if runtime.attention or runtime.entered >= runtime.due:
+            runtime.entered = runtime.count[0] = entered = runtime.entered + 1
+            if runtime.attention or entered >= runtime.due:
                 fit.step_begins(batch)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -213,7 +214,7 @@ class PreemptionCallback(keras.callbacks.Callback):
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """The validation is over, if it belongs to the fit."""
         if self._fit is not None:
-            self._fit.session.validation_ended()
+            self._fit.validation_ends()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Nothing left to train: cleans up."""

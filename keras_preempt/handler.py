@@ -149,7 +149,9 @@ class PreemptionCheckpointHandler:
                 with its text and the number of that worker.
         """
         runtime = self._runtime
-        runtime.entered += 1  # Before attention is looked at: see alignment.
+        runtime.entered = runtime.count[0] = (
+            runtime.entered + 1
+        )  # Before attention is looked at: see alignment.
         if runtime.attention:
             self._loop.boundary(_NOTHING)
         try:
@@ -179,7 +181,7 @@ class PreemptionCheckpointHandler:
         if steps_first:
             self._count.runs += 1
         runtime = self._runtime
-        runtime.entered += 1
+        runtime.entered = runtime.count[0] = runtime.entered + 1
         if runtime.attention:
             self._loop.boundary(self._arguments)
         if not steps_first:
@@ -202,7 +204,7 @@ class PreemptionCheckpointHandler:
             self._loop.leave_for(error, self._arguments)
             self._fail(error)
             raise
-        self._runtime.entered += 1
+        self._runtime.enter()
         if self._runtime.attention:
             self._loop.boundary(self._arguments)
 

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import tensorflow as tf
 
 from keras_preempt import Preempted, PreemptionCheckpointHandler, TerminationConfig
 from keras_preempt.notices.signals import EndsWith
-from keras_preempt.process import exit_codes
+from keras_preempt.process import environment, exit_codes
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST
 from keras_preempt.testing import FakeMetadata
 
@@ -318,3 +319,23 @@ def test_of_a_notice_in_the_last_run_it_is_said_whether_its_save_worked(
     handler.close()
     assert ("the finished state is saved" in caplog.text) is not fails
     assert ("the finished state is NOT saved" in caplog.text) is fails
+
+
+def test_a_loop_whose_time_is_over_saves_before_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    end = time.time() + 5
+    monkeypatch.setenv(environment.END_TIME, str(end))
+    state = checkpoint()
+    handler = PreemptionCheckpointHandler(None, state, str(tmp_path), leaves())
+
+    def train() -> None:
+        while True:
+            handler.run(time.sleep, 0.02)
+            state.step.assign_add(1)
+
+    with pytest.raises(Preempted):
+        train()
+    assert time.time() < end
+    monkeypatch.delenv(environment.END_TIME)
+    trained, state = int(state.step), checkpoint()
+    with PreemptionCheckpointHandler(None, state, str(tmp_path)) as resumed:
+        assert resumed.total_run_calls == int(state.step) == trained > 50

@@ -206,6 +206,7 @@ def test_every_repr_is_short_and_says_what_it_is(tmp_path: Path) -> None:
     assert repr(PreemptionCallback(Path("runs/1"))) == "PreemptionCallback('runs/1')"
     config = TerminationConfig(grace_period=25, signals=("SIGTERM", "SIGUSR1"), save_on_interrupt=False)
     assert repr(TerminationConfig()) == "TerminationConfig()"
+    assert repr(TerminationConfig(time_limit=None)) == "TerminationConfig(time_limit=None)"
     assert eval(repr(config)).__dict__ == config.__dict__
     event = Event("commit", 1.5, 0, None, {"step": 70})
     assert repr(event) == "Event('commit', 1.5, 0, None, {'step': 70})"

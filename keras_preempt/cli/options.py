@@ -17,6 +17,7 @@ from keras_preempt.checkpoint.run_directory import read_run
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.cluster import RestartPolicy
+from keras_preempt.cluster.hangs import AUTO, LEAST_HANG
 from keras_preempt.process.exit_codes import RESTART_CODES
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -88,6 +89,28 @@ class _Duration(click.ParamType):  # type: ignore[type-arg]
 
 
 DURATION = _Duration()  # The type of an option that is a time, in seconds.
+
+
+class _Hang(click.ParamType):  # type: ignore[type-arg]
+    name = "hang"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | str | None:
+        if value in (AUTO, "off", None):
+            return None if value == "off" else AUTO
+        seconds = seconds_of(value)
+        if seconds is None or seconds < LEAST_HANG:
+            self.fail(
+                f"Expected auto, off, or a time of at least {LEAST_HANG:g} s such as '90s', '10min' or '2h'. "
+                f"Received: {value!r}.",
+                param,
+                ctx,
+            )
+        return seconds
+
+
+HANG = _Hang()
 SIZE = _Size()  # The type of an option that is a number of bytes.
 
 

@@ -8,6 +8,7 @@ import click
 
 from keras_preempt.cli.options import (
     DURATION,
+    HANG,
     checked_command,
     command_argument,
     restart_code_option,
@@ -56,6 +57,14 @@ from keras_preempt.cluster import RestartPolicy, Supervisor
     metavar="TIME",
     help="How long the whole job may take, such as 11h50m: the workers save and leave before that.",
 )
+@click.option(
+    "--hang",
+    type=HANG,
+    default="off",
+    show_default=True,
+    metavar="auto|TIME|off",
+    help="When a worker that does not come on hangs: after a time such as 10min; auto learns it from what it sees.",
+)
 @command_argument
 def run(workers: int, command: tuple[str, ...], **rules: Any) -> int:
     """Train with N local workers; restart them after a preemption.
@@ -83,6 +92,12 @@ def run(workers: int, command: tuple[str, ...], **rules: Any) -> int:
     Before --time-limit is over, counted from the start of this command, or the allocation of a scheduler that says when
     that is (Slurm), the workers save and leave, and nothing is started again. A worker that runs beyond the limit gets
     SIGTERM, and is killed after --failure-grace.
+
+    With --hang, workers that do not come on (no step, and nothing else that the callback sees) for too long are
+    ended, and the cluster is started again; before that the log gets their positions and the stacks of all threads.
+    A time holds from the start of the script to its end. With auto it is ten times the slowest one seen, and at least 5
+    minutes for a step of training or validation once one was seen, 30 minutes for a start, a first step, the end of
+    an epoch, a save; there is none for what the script does after its fit.
 
     \b
     Exit codes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from keras_preempt.cluster.hangs import Hang, WorkerPosition
 from keras_preempt.cluster.local import LocalCluster, WorkerExit, default_prefix
 from keras_preempt.cluster.outcome import (
     Incarnation,
@@ -18,6 +19,7 @@ from keras_preempt.cluster.supervisor import Supervisor
 from keras_preempt.cluster.tf_config import tf_config_from_hosts, tf_config_from_jobset, worker_environment
 
 __all__ = [
+    "Hang",
     "Incarnation",
     "LocalCluster",
     "Outcome",
@@ -26,6 +28,7 @@ __all__ = [
     "SupervisorReport",
     "Verdict",
     "WorkerExit",
+    "WorkerPosition",
     "WorkerStatus",
     "default_prefix",
     "exit_status",

@@ -130,7 +130,7 @@ class _Keeper:
             return
         trainer = self._trainer()
         target = trainer or command
-        if number in _USERS and not _handles(target, number):
+        if number in _USERS and not handles(target, number):
             number = signal.SIGTERM  # It would be killed without having saved.
         if number in _ENDING:
             self._wanted = number
@@ -313,7 +313,7 @@ def of_session(session: int) -> list[int]:
     return [pid for pid, process in _processes() if process.session == session and process.state != "Z"]
 
 
-def _handles(pid: int, number: int) -> bool:
+def handles(pid: int, number: int) -> bool:
     """Whether a process has a handler for a signal; False where the system does not say."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:

@@ -145,6 +145,11 @@ class LocalCluster:
             raise
 
     @property
+    def size(self) -> int:
+        """The number of workers."""
+        return len(self._workers)
+
+    @property
     def pids(self) -> list[int]:
         """Process ids of the commands by worker; each is also the id of its process group."""
         return [worker.pid for worker in self._workers]
@@ -224,6 +229,14 @@ class LocalCluster:
                     f"Expected every worker to end within {timeout:g} s. Received: {names} still running."
                 )
 
+    def processes(self, index: int) -> dict[int, str]:
+        """The names of all processes of a worker by their ids; empty if it has ended, or the system has no /proc."""
+        return self._workers[index].processes()
+
+    def show(self, index: int, line: str) -> None:
+        """Writes a line to the log as if the worker had written it."""
+        self._write(index, line)
+
     def is_running(self, index: int) -> bool:
         """Whether the command of a worker has not ended."""
         return self._workers[index].exit_code is None
@@ -235,12 +248,16 @@ class LocalCluster:
         self._workers[index].kill_all()
 
     def kill_all(self, grace: float = 0.0) -> None:
-        """Ends every worker: SIGTERM, ``grace`` seconds later SIGKILL to all its processes (at once if 0)."""
+        """Ends every worker: SIGTERM, ``grace`` seconds later SIGKILL to all its processes (at once if 0).
+
+        One that is stopped (SIGSTOP) continues, so that it can answer the SIGTERM.
+        """
         for worker in self._workers:
             if worker.exit_code is None and worker.pid:
                 worker.ended_by_launcher = True
         if grace > 0:
             self.signal_all(signal.SIGTERM)
+            self.signal_all(signal.SIGCONT)
             with self._changed:
                 self._changed.wait_for(lambda: self._running == 0, grace)
         for worker in self._workers:

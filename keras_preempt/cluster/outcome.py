@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import enum
+import math
 import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from keras_preempt.cluster.hangs import AUTO, LEAST_HANG, Hang
 from keras_preempt.cluster.local import WorkerExit
 from keras_preempt.cluster.status import WorkerStatus
 from keras_preempt.cluster.worker import UNHEARD_GRACE
@@ -29,6 +31,7 @@ class Outcome(enum.Enum):
     FINISHED = "finished"
     PREEMPTED = "preempted"
     FAILED = "failed"
+    HUNG = "hung"
     INTERRUPTED = "interrupted"
 
 
@@ -37,7 +40,7 @@ class Verdict:
     """Why a start of the cluster ended.
 
     Attributes:
-        outcome: Finished, preempted, failed or interrupted.
+        outcome: Finished, preempted, failed, hung or interrupted.
         cause: The exit that explains the others; None if nobody failed, or the launcher ended them all.
         notes: Lines for the log, such as "w1 failed (exit code 1) after w0 was killed".
         lost: Whether it failed only because workers were lost: they were killed or could not be reached any more, and
@@ -153,6 +156,8 @@ class RestartPolicy:
         time_limit: Seconds from the start of the launcher's process in which the whole job has to end; None for no
             limit. Workers are told, and save and leave before that. One that has not left then gets SIGTERM, and
             SIGKILL `failure_grace` later.
+        hang: When a job hangs, so that all its workers are ended and started again: a number of seconds for which one
+            does not come on; "auto" for limits by what it is doing, learned from what was seen; None: never.
     """
 
     restart_codes: tuple[int, ...] = RESTART_CODES
@@ -163,10 +168,17 @@ class RestartPolicy:
     unheard_grace: float = UNHEARD_GRACE
     said_grace: float | None = None
     time_limit: float | None = None
+    hang: float | str | None = None
 
     def __post_init__(self) -> None:
         if not self.restart_codes or not all(0 < code < 256 for code in self.restart_codes):
             raise ValueError(f"Expected restart codes from 1 to 255. Received: {list(self.restart_codes)}.")
+        number = isinstance(self.hang, (int, float)) and not isinstance(self.hang, bool)
+        if not (self.hang in (None, AUTO) or (number and LEAST_HANG <= float(self.hang or 0) < math.inf)):
+            raise ValueError(
+                f"Expected hang to be 'auto', None, or {LEAST_HANG:g} s or more. Received: {self.hang!r}. A worker is "
+                "looked at once a second."
+            )
 
 
 @dataclass(frozen=True)
@@ -184,6 +196,7 @@ class Incarnation:
         timed_out: Whether it was ended because it ran for too long.
         in_memory: The step of the newest checkpoint in the memory of the machines; 0 for none.
         stuck: Workers that were killed since they had said their exit status and did not end; with that status.
+        hang: Where the workers stood when it was ended because they did not come on; None if it was not.
     """
 
     number: int
@@ -196,6 +209,7 @@ class Incarnation:
     timed_out: bool = False
     stuck: Mapping[int, int] = field(default_factory=dict)
     in_memory: int = 0
+    hang: Hang | None = None
 
     @property
     def safe_step(self) -> int:
@@ -264,5 +278,6 @@ class SupervisorReport:
             f"{self.reason}: incarnations={len(self.incarnations)}"
             f" preemptions={self.count(Outcome.PREEMPTED)}{f' killed={expected}' if expected else ''}"
             f" failures={self.count(Outcome.FAILED) - expected}"
+            f"{f' hangs={hangs}' if (hangs := self.count(Outcome.HUNG)) else ''}"
             f" seconds={self.seconds:.1f} exit code={self.exit_code}"
         )

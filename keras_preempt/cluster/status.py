@@ -17,6 +17,7 @@ from typing import Any
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.layout import EVENTS
 from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.cluster.hangs import Hang
 from keras_preempt.cluster.local import WorkerExit
 from keras_preempt.drilled.places import record_name
 from keras_preempt.process.environment import DRILL_RECORD
@@ -80,6 +81,17 @@ def read_statuses(directory: Path, workers: int) -> dict[int, WorkerStatus]:
     return {index: WorkerStatus.from_json(value) for index, value in found.items() if value is not None}
 
 
+def read_unreported(directory: Path, hang: Hang) -> dict[int, WorkerStatus]:
+    """What is known of the fits of workers in a hang, if they leave no status."""
+    fits = {index: _read(directory / fit_file(index)) or {} for index in hang.positions}
+    return {
+        index: WorkerStatus.from_json(
+            {"directory": fits[index].get("directory"), "last_saved": position.saved}
+        )
+        for index, position in hang.positions.items()
+    }
+
+
 def read_listening(directory: Path, workers: int) -> dict[int, int]:
     """The id of the process that listens for notices, by worker; a worker without one is left out."""
     found = {index: (_read(directory / process_file(index)) or {}).get("pid") for index in range(workers)}
@@ -126,18 +138,23 @@ def record_exits(
     exits: Sequence[WorkerExit],
     say: Callable[[str], None],
     steps: Callable[[int], int | None] = lambda member: None,
+    hang: Hang | None = None,
 ) -> None:
     """Writes the end of each worker that has begun a fit to the events of that fit.
 
     `status_dir` is where the workers have named the fits that they began. `say` is called with a line about what could
     not be written; that affects only the report. `steps` returns the optimizer steps of a worker, None if unknown.
+    `hang` is how the job hung, if it did.
     """
+    hung = {} if hang is None else dict(hang.to_events())
     monotonic_to_unix = time.time() - time.monotonic()
     lines: defaultdict[tuple[str, int], list[bytes]] = defaultdict(list)
     for exit in exits:
         fit = _read(status_dir / fit_file(exit.index)) or {}
         run, incarnation = fit.get("directory"), fit.get("incarnation")
         if isinstance(run, str) and type(incarnation) is int:
+            if hang is not None and exit.index in hung:
+                lines[run, incarnation].append(events.line("hang", hang.at, exit.index, **hung[exit.index]))
             done = steps(exit.index)
             known = {} if done is None else {"step": done}
             line = events.line("gone", exit.at + monotonic_to_unix, exit.index, code=exit.code, **known)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-import functools
+import contextlib
 import math
 import os
 import signal
@@ -15,6 +15,8 @@ from typing import TextIO
 
 from keras_preempt.checkpoint import machine_memory
 from keras_preempt.checkpoint.storage.staging import scratch_directory
+from keras_preempt.cluster.ending_hangs import HangWatch
+from keras_preempt.cluster.hangs import Limits
 from keras_preempt.cluster.local import LocalCluster, default_prefix
 from keras_preempt.cluster.outcome import (
     KILLED_BY_TERM,
@@ -32,6 +34,7 @@ from keras_preempt.cluster.status import (
     read_in_memory,
     read_listening,
     read_statuses,
+    read_unreported,
     record_exits,
     recorded_steps,
 )
@@ -42,6 +45,7 @@ from keras_preempt.process.exit_codes import EXIT_INTERRUPTED, EXIT_NOT_SAVED
 _ANSWERED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _MAY_BE_IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # As nohup does; those stay ignored.
 _PORT_ATTEMPTS = 3
+_ENDED = {Outcome.PREEMPTED: "preempted", Outcome.HUNG: "ended because it hung"}
 _TIMED_OUT = 124  # as timeout(1) does
 
 
@@ -99,6 +103,7 @@ class Supervisor:
         limit = self._policy.time_limit
         spent = time.time() - this_process.started_at()
         self._ends_at = math.inf if limit is None else time.monotonic() + limit - spent
+        self._limits = None if self._policy.hang is None else Limits(self._policy.hang)
 
     def run(self, *, last: bool = False) -> SupervisorReport:
         """Runs the job to its end.
@@ -163,7 +168,7 @@ class Supervisor:
             if incarnation.out_of_time or self._left() <= 0:
                 code = self._stopped_code(incarnation, max(best.values(), default=0), signal.SIGTERM)
                 return SupervisorReport(tuple(done), code, f"out of time{where}", tuple(expected))
-            if outcome is not Outcome.PREEMPTED:
+            if outcome not in (Outcome.PREEMPTED, Outcome.HUNG):
                 why = self._expected(incarnation)
                 if why is not None:
                     expected.append(incarnation.number)
@@ -191,7 +196,7 @@ class Supervisor:
             if stalled > self._policy.max_restarts_without_progress:
                 reason = f"gave up after {stalled} incarnations without progress"
                 return SupervisorReport(tuple(done), 1, reason)
-            ended = "preempted" if outcome is Outcome.PREEMPTED else "ended by a failure"
+            ended = _ENDED.get(outcome, "ended by a failure")
             saved = f"saved up to step {step}" if progress else f"no progress, {stalled} in a row"
             self._say(f"incarnation {incarnation.number} was {ended} ({saved}): starting again")
 
@@ -215,9 +220,12 @@ class Supervisor:
             cwd=self._cwd,
         )
         started_at, timed_out, told, stuck = time.monotonic(), False, False, dict[int, int]()
+        watch = None if self._limits is None else HangWatch(status_dir, cluster, self._limits, self._say)
 
         def look() -> None:
             nonlocal timed_out, told
+            if watch is not None:
+                watch.look(policy.failure_grace)
             left = self._left()
             if left <= 0 and not told:
                 told = True
@@ -236,7 +244,10 @@ class Supervisor:
                     )
                     cluster.kill(index)
 
-        with cluster:
+        with contextlib.ExitStack() as ending:
+            if watch is not None:
+                ending.callback(watch.close)
+            ending.enter_context(cluster)
             self._cluster = cluster
             self._deliver()
             try:
@@ -256,9 +267,19 @@ class Supervisor:
         listening = read_listening(status_dir, self._workers)
         wrapped = [index for index, pid in listening.items() if pid != cluster.pids[index]]
         exits = as_reported(cluster.exits, statuses, wrapped)
-        record_exits(status_dir, exits, self._say, functools.partial(recorded_steps, env, number))
+        hang = None if watch is None else watch.found
+        counted = {} if watch is None else watch.steps
+
+        def steps(member: int) -> int | None:
+            recorded = recorded_steps(env, number, member)
+            return counted.get(member) if recorded is None else recorded
+
+        record_exits(status_dir, exits, self._say, steps, hang)
         verdict = judge(exits, policy.restart_codes)
-        if timed_out or stuck:
+        if hang is not None and verdict.outcome not in (Outcome.FINISHED, Outcome.INTERRUPTED):
+            verdict = Verdict(Outcome.HUNG, verdict.cause, verdict.notes)
+            statuses = {**read_unreported(status_dir, hang), **statuses}
+        elif timed_out or stuck:
             verdict = Verdict(Outcome.FAILED, verdict.cause, verdict.notes)
         return Incarnation(
             number=number,
@@ -271,6 +292,7 @@ class Supervisor:
             timed_out=timed_out,
             stuck=stuck,
             in_memory=read_in_memory(status_dir, self._workers),
+            hang=hang,
         )
 
     def _left(self) -> float:
@@ -292,7 +314,8 @@ class Supervisor:
             return EXIT_NOT_SAVED  # The signal killed the training process, and its shell ended with 0.
         # By a second Ctrl-C, after it was told to stop.
         killed = self._interrupts > 1 and stop is not signal.SIGINT
-        if incarnation.verdict.outcome is Outcome.PREEMPTED or killed:
+        hung = incarnation.verdict.outcome is Outcome.HUNG and stop is not signal.SIGINT
+        if incarnation.verdict.outcome is Outcome.PREEMPTED or killed or hung:
             cause = incarnation.verdict.cause
             asked = cause is not None and cause.code in self._policy.restart_codes
             # A worker that never listened chose this status itself, and is believed. But a shell reports 143 for a

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from keras_preempt.cluster.keeper import KILL_ALL, TO_COMMAND, of_session
+from keras_preempt.cluster.keeper import KILL_ALL, TO_COMMAND, descendants, of_session
 from keras_preempt.process.environment import STATUS_DIR, WORKER
 from keras_preempt.report.status import process_file
 
@@ -80,6 +80,11 @@ class WorkerProcess:
     def signal_command(self, number: int) -> bool:
         """Sends a signal to the command itself and to nothing else."""
         return self.exit_code is None and self._send(TO_COMMAND + number)
+
+    def processes(self) -> dict[int, str]:
+        """The names of the processes that the command and what it has started are now, by their ids."""
+        keeper = self._keeper
+        return {} if keeper is None or self.exit_code is not None else descendants(keeper.pid) or {}
 
     def kill_all(self) -> None:
         """Kills the command and everything that it has started, even if the command itself has ended."""

@@ -132,6 +132,7 @@ class TerminationConfig:
             del given["signals"]
         if self.save_on_interrupt:
             del given["save_on_interrupt"]
+        given["time_limit"] = self.time_limit
         if _is_auto(self.time_limit):
             del given["time_limit"]
         return f"TerminationConfig({', '.join(f'{name}={value!r}' for name, value in given.items())})"

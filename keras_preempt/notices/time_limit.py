@@ -113,7 +113,10 @@ class TimeLimitNotices:
         self._thread = threading.Thread(target=self._run, name="keras_preempt-time-limit", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        if self.due_in() > 0:
+            self._thread.start()
+        else:
+            self._tell()
 
     def stop(self) -> None:
         """Ends the thread. Can be called twice, and from the thread itself."""
@@ -146,12 +149,15 @@ class TimeLimitNotices:
         if self._stopped.is_set() or not self._told.acquire(blocking=False):
             return
         left, now = self._left(), time.time()
-        # One that is over already says no more than that it is time to leave: there is no moment to be done by.
-        deadline = now + left if left > 0 else None
+        reason, deadline = f"Time limit ({self._end.what})", None
+        if left > 0:
+            deadline = now + left
+        else:  # It is time to leave, but there is no moment to be done by.
+            reason += f", over for {-left:.0f} s"
         self._on_notice(
             Notice(
                 TIME_LIMIT,
-                f"Time limit ({self._end.what})",
+                reason,
                 now,
                 deadline,
                 id=_OF_JOB if self._end.of_job else "process",

@@ -243,8 +243,8 @@ def _end(records: Sequence[Record], workers: Sequence[WorkerRun]) -> tuple[End, 
     One may be killed when the others have saved. The others fail when one was killed; but if one has failed by
     itself, the launcher kills the others.
     """
-    order = [End.RUNNING, End.PREEMPTED, End.INTERRUPTED, End.FINISHED]
-    order += [End.HUNG, End.KILLED, End.SILENT, End.FAILED]
+    order = [End.RUNNING, End.HUNG, End.PREEMPTED, End.INTERRUPTED, End.FINISHED]
+    order += [End.KILLED, End.SILENT, End.FAILED]
     # As propagation.Origin has it.
     own = [each for each in records if each["event"] == "error" and each.get("origin") == "this worker"]
     if own:

@@ -278,7 +278,9 @@ def _end(log: Sequence[Record], gone: Record | None) -> tuple[End, str]:
         where = "" if step is None else f" at step {step:,}"
         interrupted = last["exit"].get("code") == EXIT_INTERRUPTED
         end = End.INTERRUPTED if interrupted else End.PREEMPTED
-        return end, "NOT saved" if saved is None else f"saved{where}"
+        why = "NOT saved" if saved is None else f"saved{where}"
+        # Told to end, it has come on after all.
+        return (End.HUNG, f"{hung_in_words(last['hang'])}; {why}") if "hang" in last else (end, why)
     if "hang" in last:
         return End.HUNG, hung_in_words(last["hang"])
     if "end" in last:

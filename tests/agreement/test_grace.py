@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -94,3 +95,13 @@ def test_a_withdrawn_notice_leaves_the_others() -> None:
     none = second.withdraw(notice(id="b"))
     assert not none
     assert none.ends_at is None
+
+
+def test_a_grace_period_does_not_move_an_end_that_was_known_all_along() -> None:
+    limit = replace(notice(100.0, 130.0, source="time limit"), foreseen=True)
+    for grace in (None, 0.0, 5.0, 60.0):
+        standing = Standing(grace).add(limit)
+        assert (standing.save_deadline, standing.ends_at) == (130.0, 130.0)
+    both = Standing(5.0).add(limit).add(notice(110.0))
+    assert (both.first.source, both.save_deadline, both.ends_at) == ("aws", 115.0, 115.0)
+    assert Standing().add(replace(notice(100.0), foreseen=True)).save_deadline == 100.0  # It is over.

@@ -130,7 +130,7 @@ def test_the_launcher_starts_a_killed_process_again_from_its_own_memory(
 def test_on_jax_any_machine_of_two_may_be_lost(tmp_path: Path) -> None:
     memory = tmp_path / "memory"
     memory.mkdir()
-    env = {"KERAS_PREEMPT_MEMORY_EVERY": "2", "MEMORY_DIR": str(memory), "SLOW": "0.1"}
+    env = {"KERAS_PREEMPT_MEMORY_EVERY": "2", "MEMORY_DIR": str(memory), "SECONDS_A_STEP": "0.1"}
     training = JaxTraining(tmp_path / "killed", 2, "dp", env=env, fresh=False)
     training.start((1, "batch 2 2", "SIGKILL"))
     (folder,) = memory.glob("*/*/w00001")

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import functools
-import heapq
 import itertools
 import json
 import math
-import random
 import shutil
-import statistics
 import subprocess
-from dataclasses import asdict, dataclass
+import sys
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import pytest
 
+from tests.benchmarked import BENCHMARKS
 from tests.docs import browser
-from tests.docs.pages import ROOT, program
+from tests.docs.pages import ROOT
 
-cost = program("docs/cost.py")
+import failures  # isort: skip
+
+cost = failures.cost
 Job = cost.Job
 
 # Taken away every quarter of an hour or so, so that a short simulation has many interruptions.
@@ -37,85 +38,7 @@ JOBS = {
 jobs = pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 
 
-def simulate(job: Any, interval: float, interruptions: int, seed: int) -> tuple[float, float]:
-    """Simulates a training job step by step on machines that are taken away at random.
-
-    Returns the goodput, and the mean seconds of training that were lost without a notice; 0 if all came with one.
-
-    Goodput is the time that the steps that were kept take, over the time that went by.
-
-    Every machine is taken away at moments of its own (exponential times between them), also while the job starts. With
-    a notice the step is finished and a checkpoint written. Without one, training continues with the newest checkpoint
-    that was complete by then.
-
-    Args:
-        job: A `Job` of docs/cost.py.
-        interval: Seconds of training between two saves in the background; infinite for none.
-        interruptions: How many interruptions of training are simulated.
-        seed: Of the random numbers.
-    """
-    draw = random.Random(seed)
-    machine_rate = job.rate / job.workers
-    taken = [draw.expovariate(machine_rate) for _ in range(job.workers)]
-    heapq.heapify(taken)
-
-    def next_one() -> float:
-        """Takes the next interruption out, and draws the one that follows on that machine."""
-        at = heapq.heappop(taken)
-        heapq.heappush(taken, at + draw.expovariate(machine_rate))
-        return at
-
-    clock, kept = 0.0, 0
-    lost = []
-    every = max(round(interval * job.speed), 1) if interval != float("inf") else None
-    copy = job.state / (job.workers * job.memory)
-    for _ in range(interruptions):
-        done = kept
-        complete: list[tuple[float, int]] = []  # When a checkpoint is complete, and its step.
-        written_until = clock
-        while True:
-            slow = 1 - job.slowdown if clock < written_until else 1.0
-            end = clock + 1 / (job.speed * slow)
-            if end > taken[0]:
-                break
-            clock, done = end, done + 1
-            if every and (done - kept) % every == 0 and clock >= written_until:
-                clock += copy
-                written_until = clock + job.write
-                complete.append((written_until, done))
-        at = max(next_one(), clock)
-        if draw.random() < job.noticed:
-            clock, kept = end + job.write, done + 1
-            while taken[0] < clock:  # Nobody can be interrupted twice: the job leaves anyway.
-                next_one()
-        else:
-            clock = at
-            kept = max([kept, *(step for when, step in complete if when <= at)])
-            lost.append((done - kept) / job.speed)
-        ready = clock + job.away
-        while taken[0] < ready:  # A machine is taken away while the job starts: it starts anew.
-            ready = max(next_one(), clock) + job.away
-        clock = ready
-    return kept / job.speed / clock, sum(lost) / max(len(lost), 1)
-
-
-@dataclass(frozen=True)
-class Simulated:
-    """The means of eight simulations, and their standard errors."""
-
-    goodput: float
-    goodput_error: float
-    lost: float
-    lost_error: float
-
-
-@functools.cache
-def simulated(job: Any, interval: float) -> Simulated:
-    found = [simulate(job, interval, 400, seed) for seed in range(8)]
-    values = []
-    for each in zip(*found, strict=True):
-        values += [statistics.mean(each), statistics.stdev(each) / math.sqrt(len(each))]
-    return Simulated(*values)
+simulated = functools.cache(failures.simulated)
 
 
 @jobs
@@ -124,7 +47,6 @@ def test_goodput_and_the_training_that_is_lost_are_those_of_a_simulation(job: An
     for interval in {min(best, 3600.0), 900.0, math.inf}:
         found, what = simulated(job, interval), f"save_every={interval:.0f} s"
         expected = cost.goodput(job, interval)
-        # Steps of two seconds are what the formula does not know.
         assert found.goodput == pytest.approx(expected, abs=4 * found.goodput_error + 0.005), what
         after_notice, after_kill = cost.kept(job, interval)
         if job.noticed < 1:
@@ -143,6 +65,53 @@ def test_the_best_save_every_is_the_best_of_the_formula_and_of_the_simulation(na
     for factor in (1 / 6, 6):
         if best * factor >= job.write:
             assert simulated(job, best * factor).goodput < mean
+
+
+MEMORY = {
+    **failures.ROUGH,
+    "8 workers, no save_every, some notices": replace(failures.ROUGH["8 workers"], noticed=0.2),
+    "2,048 machines of Llama 3": replace(cost.LLAMA_3, memory_every=120.0),
+}
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_goodput_with_memory_checkpoints_is_that_of_a_simulation_in_which_neighbours_are_lost(
+    name: str,
+) -> None:
+    job = MEMORY[name]
+    best = math.inf if "no save_every" in name else cost.best_interval(job)
+    found, expected = simulated(job, best, 300), cost.goodput(job, best)
+    assert found.goodput == pytest.approx(expected, abs=4 * found.goodput_error + failures.ERROR * expected)
+    share = cost.fallback(job)
+    assert found.fallback == pytest.approx(share, abs=4 * found.fallback_error + 0.2 * share + 1e-3)
+    after_notice, after_kill = cost.kept(job, best)
+    if math.isfinite(best):
+        assert found.lost == pytest.approx(after_notice - after_kill, abs=4 * found.lost_error + 2)
+
+
+def test_where_nobody_is_left_to_keep_a_copy_memory_checkpoints_change_nothing() -> None:
+    job = Job(workers=1, interruptions=10.0, noticed=0.3)
+    assert cost.goodput(replace(job, memory_every=30.0), 600.0) == cost.goodput(job, 600.0)
+    assert cost.fallback(replace(job, memory_every=30.0)) == 1
+
+
+def test_the_best_time_between_memory_checkpoints_is_the_best_of_the_formula() -> None:
+    for machines in cost.MACHINES:
+        job = cost.scaled(machines)
+        best = cost.best_memory_interval(job)
+
+        def goodput(factor: float, job: Any = job, best: float = best) -> float:
+            each = replace(job, memory_every=factor * best)
+            return float(cost.goodput(each, cost.best_interval(each)))
+
+        assert goodput(1) >= max(map(goodput, (0.5, 0.8, 1.25, 2))) - 1e-3
+        # On 16 machines that storage is as good as memory.
+        assert goodput(1) > cost.goodput(job, cost.best_interval(job)) - 1e-4
+
+
+def test_llama_3_is_interrupted_419_times_in_54_days_on_16384_gpus() -> None:
+    assert cost.LLAMA_3.rate * 54 * 86400 == pytest.approx(419)
+    assert cost.LLAMA_3.workers * 8 == 16_384
 
 
 def test_at_small_rates_the_best_save_every_is_youngs() -> None:
@@ -168,6 +137,8 @@ VALUES = {
     "interruptions": (0.0, 0.5, 20.0),
     "noticed": (0.0, 0.9, 1.0),
     "slowdown": (0.0, 0.2),
+    "together": (False, True),
+    "memory_every": (0.0, 15.0),
 }
 GRID = [Job(**dict(zip(VALUES, values, strict=True))) for values in itertools.product(*VALUES.values())]
 _SCRIPT = """
@@ -176,6 +147,7 @@ _SCRIPT = """
   return JSON.stringify(%s.map((job) => {
     const found = preemptionCost.costs(job);
     const all = [found.interval, found.goodput, found.without, found.write, found.away, found.pause, found.lost];
+    all.push(found.memoryInterval, found.fallback ?? 1);
     return [...all.map(number), preemptionCost.duration(found.interval)];
   }));
 })()
@@ -195,11 +167,13 @@ def evaluated(expression: str) -> str:
     pytest.skip("runs JavaScript: install node or chromium")
 
 
+def as_on_the_page(job: Any) -> dict[str, Any]:
+    """The values of a job in gigabytes."""
+    return {**asdict(job), **{name: getattr(job, name) / 1e9 for name in ("state", "bandwidth", "memory")}}
+
+
 def test_the_calculator_has_the_same_formula() -> None:
-    asked = [
-        {**asdict(job), **{name: getattr(job, name) / 1e9 for name in ("state", "bandwidth", "memory")}}
-        for job in GRID
-    ]
+    asked = [as_on_the_page(job) for job in GRID]
     found = json.loads(evaluated(_SCRIPT % ((ROOT / "docs" / "cost.js").read_text(), json.dumps(asked))))
     assert len(found) == len(GRID)
     for job, (interval, goodput, without, *others, duration) in zip(GRID, found, strict=True):
@@ -209,5 +183,31 @@ def test_the_calculator_has_the_same_formula() -> None:
         assert without == pytest.approx(cost.goodput(job, math.inf), rel=1e-9, abs=1e-12), job
         after_notice, after_kill = cost.kept(job, best) if job.rate * (1 - job.noticed) else (0, 0)
         lost = after_notice - after_kill
-        assert others == pytest.approx([job.write, job.away, job.pause, lost], rel=1e-6), job
+        expected = [job.write, job.away, job.pause, lost, cost.best_memory_interval(job), cost.fallback(job)]
+        known = [float(str(each).replace("infinite", "inf")) for each in others]
+        assert known == pytest.approx(expected, rel=1e-6), job
         assert duration == cost.duration(best), job
+
+
+def test_the_calculator_starts_from_the_same_values() -> None:
+    script = (ROOT / "docs" / "cost.js").read_text()
+    presets = json.loads(
+        evaluated(f"(() => {{ {script}\n return JSON.stringify(preemptionCost.presets); }})()")
+    )
+    defaults = as_on_the_page(Job())
+    names = {field.name for field in fields(Job)}
+    for preset, job in zip(presets.values(), (Job(), cost.LLAMA_3), strict=True):
+        assert set(preset) <= names
+        assert {**defaults, **preset} == pytest.approx(
+            {**as_on_the_page(job), "noticed": preset.get("noticed", 0.9), "slowdown": 0.05}
+        )
+
+
+@pytest.mark.bench
+def test_the_benchmark_prints_formula_and_simulation_side_by_side() -> None:
+    script = BENCHMARKS / "failures.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--interruptions", "100"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Llama 3, 16,384 machines, memory" in done.stdout

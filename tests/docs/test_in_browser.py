@@ -167,6 +167,14 @@ def test_the_calculator_follows_what_is_typed(page: browser.Browser, address: st
     assert "not needed" in page.run(result)
     _type(page, '[name="noticed"]', "")
     assert "Not a job" in page.run(result)
+    _type(page, ".cost select", "Llama 3, 16,384 GPUs")
+    assert "97.3 %" in page.run(result)
+    assert "7.76 a day" in page.run(result)
+    _type(page, '[name="memory_every"]', "103")
+    assert "97.5 %" in page.run(result)
+    assert "lose two neighbours at once" in page.run(result)
+    _type(page, ".cost select", "8 spot machines")
+    assert "97.9 %" in page.run(result)
 
 
 def test_the_filter_shows_the_rows_that_are_asked_for(page: browser.Browser, address: str) -> None:

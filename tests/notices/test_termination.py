@@ -4,6 +4,7 @@ import functools
 import math
 import signal
 import sys
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,24 @@ WRONG: list[tuple[str, list[Any], str]] = [
     ),
     ("save_fn", ["export"], r"Expected save_fn to be a function.*Received: 'export'"),
     ("save_on_interrupt", [0, "no", None], "Expected save_on_interrupt to be True or False"),
+    (
+        "time_limit",
+        [
+            0,
+            42600,
+            -1.0,
+            True,
+            "",
+            "soon",
+            "0s",
+            "-1h",
+            "11:50:00",
+            "11h50",
+            timedelta(0),
+            timedelta(hours=-1),
+        ],
+        r"Expected time_limit to be a time such as '11h50m'.*Received: ",
+    ),
     ("exit_code", [0, 256, -1, True, 1.5, "75", 75.0], "from 1 to 255"),
     ("exit_code", [EXIT_NOT_SAVED], "another one than 74"),
     (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -85,7 +86,7 @@ def test_time_limit(slurm: Slurm, tmp_path: Path, undisturbed: TrainingJob) -> N
         slurm.command("scontrol", "update", f"JobId={job.id}", "TimeLimit=240")
         job.start_again_now()
         assert_same_end(job, undisturbed)
-        assert "SIG" not in job.log, "it was told"
+        assert not re.search("SIG(TERM|USR1): ", job.log), "a signal had to tell it"
         assert "Time limit (SLURM_JOB_END_TIME)" in job.log
         assert job.log.count("Preempted, and saved") == 1
         for worker in range(TASKS):
@@ -93,7 +94,8 @@ def test_time_limit(slurm: Slurm, tmp_path: Path, undisturbed: TrainingJob) -> N
             told = [json.loads(line) for line in log.read_text().splitlines()]
             (deadline,) = (each["deadline"] for each in told if each["event"] == "notice")
             (left,) = (each["time"] for each in told if each["event"] == "exit")
-            assert 0 < deadline - left < 30, f"{deadline - left:.1f} s before the end of its allocation"
+            print(f"worker {worker} leaves {deadline - left:.1f} s before the end of its allocation")
+            assert 0 < deadline - left < 60
 
 
 def test_time_limit_with_a_signal(slurm: Slurm, tmp_path: Path, undisturbed: TrainingJob) -> None:

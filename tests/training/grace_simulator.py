@@ -16,6 +16,7 @@ import statistics
 from dataclasses import replace
 
 from keras_preempt.agreement.coordinator import LocalCoordinator
+from keras_preempt.agreement.grace import lead
 from keras_preempt.agreement.messages import Kind, Plan, Position
 from keras_preempt.notices import Notice
 from keras_preempt.report.events import EventLog
@@ -117,6 +118,17 @@ class Fit:
         until = self.now + seconds
         while self.now < until:
             self._train()
+
+    def reserve(self) -> float:
+        return self._runtime.reserve()
+
+    def run_until(self, ends_at: float) -> float:
+        """Trains until its time limit is due, is notified of that in the middle of a step, and runs to the end."""
+        while self.now < ends_at - lead(self.reserve()):
+            self._train()
+        now = self.now
+        self.notify(Notice("time limit", "its time is over", now, ends_at, foreseen=True))
+        return self.run_to_the_end()
 
     def run_to_the_end(self) -> float:
         while not self.left:

@@ -114,6 +114,23 @@ def test_no_countdown_ends_after_its_deadline(seed: int) -> None:
         assert fit.steps_after_notice <= 1
 
 
+@pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=() if n in KINDS else pytest.mark.chaos) for n in range(400)]
+)
+def test_no_fit_trains_beyond_its_time_limit(seed: int) -> None:
+    """Also where a save takes up to four times as long as its size lets expect, until one was measured."""
+    choose = random.Random(seed)
+    step = 10 ** choose.uniform(-2, 0.7)
+    save = 10 ** choose.uniform(-1.5, 1.2)
+    expected = save / choose.uniform(1, 4)
+    fit = Fit(choose, step=step, save=save, slow_downs=True, expected_save=expected)
+    ends_at = fit.now + grace.lead(fit.reserve()) + choose.uniform(10, 100) * step
+    end = fit.run_until(ends_at)
+    assert fit.had_room
+    assert end <= ends_at
+    assert fit.committed_steps == fit.steps > 0
+
+
 @pytest.mark.parametrize(("grace", "has_room"), [(4, False), (5, True)])
 def test_of_five_seconds_half_are_used_with_small_steps_and_saves_and_of_four_none(
     grace: int, has_room: bool

@@ -223,6 +223,7 @@ def test_anything_else_is_refused(wrong: Any, store: LocalStore) -> None:
         ("10min", Schedule(seconds=600)),
         ("90s", Schedule(seconds=90)),
         ("1.5 h", Schedule(seconds=5400)),
+        ("1h 2m3s", Schedule(seconds=3723)),
         (datetime.timedelta(hours=2), Schedule(seconds=7200)),
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 from keras_preempt.agreement import delegate, grace
 from keras_preempt.agreement.messages import Call, Kind
 from keras_preempt.notices import Notice
+from keras_preempt.notices.time_limit import LimitEnd, TimeLimitNotices
 from keras_preempt.training.save import pace
 from tests.agreement.memory_coordinator import PATIENCE
 from tests.training.runtime_job import Job, Worker, bounded_rounds, give_up_after, notice
@@ -61,6 +62,33 @@ def test_what_a_notice_means_is_told_to_one_process_and_to_several(
         job.workers[0].runtime.notify(Notice("signal", "SIGTERM", time.time()))
         job.end()
     assert said in caplog.messages
+
+
+def test_one_round_serves_all_whose_time_is_nearly_over() -> None:
+    """Each looks at its own clock: the others would have everybody save again, a moment later."""
+    with Job(3) as job:
+        job.stand_in(2, 3, 2)
+        now = time.time()
+        limits = []
+        for worker, left in zip(
+            job.workers, (grace.SHORTEST_LEAD - 1, grace.SHORTEST_LEAD + 9, 3600), strict=True
+        ):
+            end = LimitEnd(now + left, "the limit")
+            limits.append(TimeLimitNotices(end, worker.runtime.reserve, worker.runtime.notify))
+            worker.runtime.before_answers(limits[-1].called)
+        limits[0].start()  # The clock of worker 1 is behind: its own thread has nothing to say yet.
+        job.service.await_key("/plan")
+        for worker in job.workers:
+            worker.let_train(6)
+        for worker in job.workers:
+            worker.await_doing("step 6")
+        for limit in limits:
+            limit.stop()
+        job.end()
+        first, last = job.workers[2].acted
+        assert (first[1].kind, first[1].goes_on, first[1].doomed) == (Kind.PREEMPTED, True, (0, 1))
+        assert last[1].kind is Kind.FINISHED
+        assert [len(worker.told("notice")) for worker in job.workers] == [1, 1, 0]
 
 
 def test_no_step_begins_once_a_notice_is_expected() -> None:

@@ -19,6 +19,7 @@ from keras_preempt.agreement.messages import Kind, Plan, Position
 from keras_preempt.backend.keras.callbacks import ProgressBar
 from keras_preempt.backend.keras.model_parts import steps_done
 from keras_preempt.process.exit_codes import EXIT_NOT_SAVED, exits_with
+from keras_preempt.process.heartbeat import Phase
 from keras_preempt.process.words import numbered
 from keras_preempt.report.events import Milestones
 from keras_preempt.report.tensorboard import Points
@@ -63,6 +64,7 @@ class Fit:
         self.runtime = self.participant.runtime
         self.step_ended = session.steps.ended.append
         self._status = self.participant.status
+        self._heartbeat = self.participant.heartbeat
         self._epoch = self.position.epoch
         self._epoch_entered = 0  # The number of the last boundary at which an epoch began, ...
         self._epoch_began = self._epoch_ended = self._test_began = 0.0  # ... and when that was left.
@@ -78,17 +80,22 @@ class Fit:
         """The first one after a resume hands the other callbacks their state back."""
         self._epoch = epoch
         self.session.before_epoch()
-        self.runtime.entered += 1
+        self.runtime.enter()
+        phase = Phase.COMPILE if self.milestones.awaits_step else Phase.EPOCH
+        self._heartbeat.enter(phase, self.session.steps.done, self.session.steps_per_execution)
         self._boundary("epoch", 0)
 
     def step_begins(self, batch: int) -> None:
         """Looks at a boundary that was counted, if the runtime or the schedule needs that."""
         runtime = self.runtime
+        if self._epoch_entered != runtime.entered - 1:  # The first one of an epoch may take long.
+            self._heartbeat.enter(Phase.TRAIN)
         if runtime.attention or runtime.entered >= self._due:
             self._boundary("train", batch)
         else:
-            self._take_snapshot()
-            runtime.due = min(self._due, self._snapshots.next_boundary())
+            if runtime.entered >= self._snapshots.next_boundary():
+                self._take_snapshot()
+            runtime.due = self._next_look()
 
     def validation_begins(self) -> None:
         if self.milestones.awaits_step:  # All steps of the epoch were one execution.
@@ -96,7 +103,8 @@ class Fit:
         self._snapshots.pauses()
         self.session.before_validation()
         self._mark(self.session.position(self._epoch, "validation", 0))
-        self.runtime.entered += 1
+        self.runtime.enter()
+        self._heartbeat.enter(Phase.VALIDATION_START, self.session.steps.done)
         if self.runtime.attention:
             self._boundary("validation", 0)
         self._test_began = time.monotonic()
@@ -105,14 +113,21 @@ class Fit:
         runtime = self.runtime
         if batch == 0:
             runtime.pace.paused(time.monotonic() - self._test_began)
-        runtime.entered += 1
+        elif self._heartbeat.phase is Phase.VALIDATION_START:
+            self._heartbeat.enter(Phase.VALIDATION)
+        runtime.entered = runtime.count[0] = runtime.entered + 1
         if runtime.attention:
             self._boundary("validation", batch)
+
+    def validation_ends(self) -> None:
+        self.session.validation_ended()
+        self._heartbeat.enter(Phase.EPOCH)
 
     def epoch_ends(self) -> None:
         """Comes before the other callbacks end the epoch: the time that they take is part of the grace period."""
         self._snapshots.pauses()
         self.session.epoch_ended()
+        self._heartbeat.enter(Phase.EPOCH, self.session.steps.done)
         self._epoch_ended = time.monotonic()
 
     def epoch_has_ended(self, epoch: int) -> None:
@@ -161,7 +176,8 @@ class Fit:
         self.participant.look(position, self.logs)
         plan = runtime.boundary(position)
         if plan is None:
-            self.saves.scheduled(position)
+            with self._heartbeat.during(Phase.SAVE):
+                self.saves.scheduled(position)
             if phase == "train":
                 self._take_snapshot()
             runtime.pace.leave(runtime.entered)
@@ -198,10 +214,15 @@ class Fit:
         self._due = self.saves.next_boundary(runtime.entered, position, self.session.steps_per_execution)
         if self.milestones.awaits_step:
             self._due = runtime.entered + 1
-        runtime.due = min(self._due, self._snapshots.next_boundary())
+        runtime.due = self._next_look()
+
+    def _next_look(self) -> int:
+        look = min(self._due, self._snapshots.next_boundary())
+        return look if self._heartbeat.phase is Phase.TRAIN else min(look, self.runtime.entered + 1)
 
     def _save_and_train_on(self, plan: Plan, position: Position) -> None:
-        self._status.spent("save", self.saves.in_background(plan, position))
+        with self._heartbeat.during(Phase.SAVE):
+            self._status.spent("save", self.saves.in_background(plan, position))
         if plan.kind is Kind.PREEMPTED:
             self._call_save_fn()
         self.runtime.acted()
@@ -215,6 +236,7 @@ class Fit:
 
     def _save_and_leave(self, plan: Plan, position: Position) -> NoReturn:
         saved = self._save(plan, position)
+        self._heartbeat.enter(Phase.END)
         with leaving.whatever_happens("Calling save_fn"):
             self._call_save_fn()
         self._status.committed = saved.name
@@ -228,7 +250,8 @@ class Fit:
 
     def _save(self, plan: Plan, position: Position, given_up: Callable[[], bool] = lambda: False) -> Saved:
         self._status.aligned_at = time.time()
-        saved = self.saves.at_once(plan, position, given_up)
+        with self._heartbeat.during(Phase.SAVE):
+            saved = self.saves.at_once(plan, position, given_up)
         self._status.spent("save", saved.seconds)
         self._status.committed_at = time.time()
         if saved.name is not None and plan.kind is not Kind.FINISHED:
@@ -253,6 +276,7 @@ class Fit:
 
     def _finish(self, epochs_done: int) -> None:
         """The last boundary: everyone knows that training is over, and the finished run is saved."""
+        self._heartbeat.enter(Phase.END, self.session.steps.done)
         position = self.session.arrive(epochs_done, "end", 0)
         if self.milestones.passed(position):
             self.saves.after_start(False)

@@ -18,6 +18,7 @@ from keras_preempt.backend.place import Place
 from keras_preempt.backend.seam import backend
 from keras_preempt.notices.coordination_key import notice_of
 from keras_preempt.notices.termination import TerminationConfig
+from keras_preempt.process.heartbeat import Phase
 from keras_preempt.process.words import counted
 from keras_preempt.report.delivery import OnEvent
 from keras_preempt.training.run.participant import Ending, Hook, Participant
@@ -94,6 +95,7 @@ class Loop:
             participant.set_hook(make_hook(place.member))
             runtime.pace.leave(runtime.entered)
             participant.status.began_training()
+            participant.heartbeat.enter(Phase.LOOP, runs, 1)
 
     @property
     def over(self) -> bool:
@@ -197,7 +199,8 @@ class Loop:
         pace.save_began()
         began = time.monotonic()
         try:
-            what = self._checkpoints.save(*arguments)
+            with self._participant.heartbeat.during(Phase.SAVE):
+                what = self._checkpoints.save(*arguments)
         except Exception as error:  # TensorFlow's, the file system's or save_fn's: the exit status tells.
             pace.saved(None)
             logger.exception("The state after %s was NOT saved.", counted(position.batch, "run"))
@@ -227,6 +230,7 @@ class Loop:
         """
         if self.over:
             return False
+        self._participant.heartbeat.enter(Phase.END, self._checkpoints.count.runs)
         try:
             plan = self.runtime.finish(self._position())
             if plan is not None and plan.target > self.runtime.entered + 1:

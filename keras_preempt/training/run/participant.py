@@ -17,7 +17,9 @@ from keras_preempt.backend.place import Place
 from keras_preempt.notices.platform import GENERIC
 from keras_preempt.notices.termination import Termination, TerminationConfig
 from keras_preempt.notices.time_limit import ends_job
+from keras_preempt.process import heartbeat
 from keras_preempt.process.exit_codes import EXIT_INTERRUPTED, EXIT_NOT_SAVED
+from keras_preempt.process.heartbeat import Phase
 from keras_preempt.report.delivery import Delivery, OnEvent
 from keras_preempt.report.events import EventLog
 from keras_preempt.report.status import Status, Steps
@@ -96,6 +98,7 @@ class Participant:
     Attributes:
         status: What the launcher is told at the end.
         propagation: The errors that all workers are told of.
+        heartbeat: What a launcher that watches for hangs can see.
         termination: `config`, completed by what is known of the platform.
         hook: What else looks at the boundaries.
         always_looks: Whether to look closer at every boundary, also without the hook.
@@ -117,6 +120,9 @@ class Participant:
         self.coordinator = coordinator
         self.number = number
         self.ending = ending
+        self.heartbeat = beat = heartbeat.of_process()
+        beat.begin(place.members)
+        ending.add(lambda: beat.enter(Phase.OUTSIDE))
         self.events = events = EventLog(place.member)
         ending.add(events.close)
         self.hook = Hook()
@@ -126,6 +132,7 @@ class Participant:
         self.termination = Termination(config, GENERIC)
         self.propagation = Propagation(coordinator, remote=place.workers)
         self.runtime = Runtime(coordinator, events, number, self.termination.grace_period, on_end_known)
+        self.runtime.count = beat.count
         self.sources = NoticeSources(self.runtime, coordinator, place, config)
         if on_event is not None:
             delivery = Delivery(on_event)
@@ -135,15 +142,16 @@ class Participant:
         ending.add(lambda: self.runtime.close(ending.why))
 
     def start(self) -> None:
-        """Takes part in rounds from now on, and listens to the sources of the platform.
+        """Listens to the sources of the platform, and takes part in rounds from now on.
 
-        Raises ValueError if an environment variable that names a metadata server is wrong.
+        In this order: a round serves those who know that their time limit is nearly over. Raises ValueError if an
+        environment variable that names a metadata server is wrong.
         """
+        self.termination = self.sources.start_platform()
         self.runtime.start()
         if (watch := self.propagation.watch()) is not None:
             watch.start()
             self.ending.add(watch.stop)
-        self.termination = self.sources.start_platform()
 
     def set_hook(self, hook: Hook) -> None:
         self.hook = hook

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence
 from dataclasses import asdict
 
 from keras_preempt.agreement.coordinator import Coordinator
@@ -40,6 +40,7 @@ class Runtime:
         at_risk: Returns what is lost if no save succeeds from now on, in words.
         announcement: Returns what a notice means, in words, given how much time is left, such as " in 30 s".
         due: The boundary from which on the schedule of saves has to be looked at.
+        count: Its first element shows `entered` to whoever watches this process: see `process.heartbeat`.
         hold_seconds: How long the main thread was held, all in all.
         ends_early: Whether it leaves before the time that is left is used up, as nothing can count it.
     """
@@ -54,6 +55,7 @@ class Runtime:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.entered = 0
+        self.count: MutableSequence[int] = [0]
         self.attention = self.every_boundary = self.started = self.ends_early = False
         self.due = NEVER
         self.hold_seconds = 0.0
@@ -219,6 +221,10 @@ class Runtime:
 
     # -- Boundaries, in the main thread -----------------------------------------------------------------
 
+    def enter(self) -> None:
+        """Counts a boundary; where that happens at every step, the main thread does so itself."""
+        self.entered = self.count[0] = self.entered + 1
+
     def start(self) -> None:
         """Starts to take part in rounds. Notices that came before are acted on now."""
         self._delegate.start()
@@ -247,7 +253,7 @@ class Runtime:
 
         Returns the plan under which to save the finished run; None if no agreement was possible.
         """
-        self.entered += 1
+        self.enter()
         return self._timed(self._delegate.finish, position)
 
     def _timed(self, hold: Callable[[Position], Plan | None], position: Position) -> Plan | None:

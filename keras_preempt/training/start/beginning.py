@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -19,13 +17,9 @@ from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.finding import CheckpointInfo
 from keras_preempt.checkpoint.reader import Loaded, Reading
-from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.setup import Setup
-from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.notices.termination import TerminationConfig
 from keras_preempt.process import log
 from keras_preempt.process.words import counted
-from keras_preempt.report.delivery import OnEvent
 from keras_preempt.report.events import Milestones, log_name
 from keras_preempt.report.progress import transfer
 from keras_preempt.report.tensorboard import Points
@@ -34,7 +28,6 @@ from keras_preempt.state.callback_code import BEFORE_FIRST_STEP, WHILE_TRAINING,
 from keras_preempt.state.callbacks import CallbackStates, refuse_rivals
 from keras_preempt.state.component import checked
 from keras_preempt.state.description import identity_of_run
-from keras_preempt.state.input_size import StateLimit
 from keras_preempt.state.model import ModelState
 from keras_preempt.training.leave.start_errors import (
     AGREEING,
@@ -45,21 +38,20 @@ from keras_preempt.training.leave.start_errors import (
     explained,
 )
 from keras_preempt.training.run.fit import Fit
-from keras_preempt.training.run.participant import Ending, Hook, Participant
-from keras_preempt.training.run.runtime import Runtime
+from keras_preempt.training.run.participant import Ending, Participant
 from keras_preempt.training.run.several_fits import FitSlot, ended_fits, is_news, late_signals
 from keras_preempt.training.save import requests
-from keras_preempt.training.save.memory_options import MemoryOptions
 from keras_preempt.training.save.resuming import Start, resumed_from
 from keras_preempt.training.save.saver import Saver, check_space
 from keras_preempt.training.save.saves import Saves
-from keras_preempt.training.save.schedule import Interval, Schedule
+from keras_preempt.training.save.schedule import Interval
 from keras_preempt.training.save.session import Session
 from keras_preempt.training.save.tidier import Tidier
 from keras_preempt.training.start import shared_files, side_by_side
 from keras_preempt.training.start.from_memory import InMemory
 from keras_preempt.training.start.handshake import START_TIMEOUT, Handshake
 from keras_preempt.training.start.memory_start import MemoryStart
+from keras_preempt.training.start.options import Options
 from keras_preempt.training.start.reading_ahead import reading_ahead
 from keras_preempt.training.start.startup import Share, Startup
 
@@ -70,23 +62,6 @@ _INPUT = "input"
 
 _fits = 0
 """How many fits this process has begun. The workers of a job run one program, so it is the same on all."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the user has asked for, as `PreemptionCallback` takes it; `hook` makes what else looks at boundaries."""
-
-    store: Store
-    staging_dir: str | os.PathLike[str] | None
-    termination: TerminationConfig
-    schedule: Schedule
-    retention: Retention
-    together: bool
-    input_state: StateLimit
-    memory: MemoryOptions | None = None
-    look: float | None = None  # Seconds between two looks for a request to save.
-    on_event: OnEvent | None = None
-    hook: Callable[[int, str, Session, Saves, Runtime], Hook] = lambda *fit: Hook()
 
 
 def start(
@@ -295,6 +270,7 @@ class _Beginning(Startup):
         milestones.started(start.incarnation, here.members, backend().versions())
         status.begin(here.member, start.incarnation, store.key)
         restored_step = None if start.restored is None else start.restored.manifest.step
+        participant.heartbeat.saved(restored_step or 0)
         points = Points(self.others if chief else (), store.key, start.incarnation, restored_step)
         ending.add(points.close)
         saves = self._saves(start, session, points)
@@ -376,7 +352,13 @@ class _Beginning(Startup):
             participant.coordinator,
             runtime.patience,
         )
-        saver.on_commit = points.saved
+        beat = participant.heartbeat
+
+        def committed(step: int, seconds: float) -> None:
+            beat.saved(step)
+            points.saved(step, seconds)
+
+        saver.on_commit = committed
         saves = Saves(session, saver, self.options.schedule, here.members, runtime.pace)
         if here.member == 0 and start.incarnation > 1:
             restored = None if start.skipped or start.from_memory else start.name

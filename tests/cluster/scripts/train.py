@@ -39,6 +39,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--memory-dir", default="/dev/shm")
     parser.add_argument("--save-on-request", default="auto", help="how often to look for requests")
     parser.add_argument("--grace", type=float, help="seconds of the grace period")
+    parser.add_argument("--time-limit", default="auto", help="of this process")
     parser.add_argument("--snapshots", type=int, help="take one of the input each so many steps")
     parser.add_argument("--no-snapshots", action="store_true", help="as a release that knows none")
     parser.add_argument("--plain", action="store_true", help="without the PreemptionCallback")
@@ -127,7 +128,7 @@ def main() -> None:
     callbacks = [marks, early]
     save_every = int(ARGS.save_every) if (ARGS.save_every or "").isdigit() else ARGS.save_every
     if not ARGS.plain:
-        termination = keras_preempt.TerminationConfig(grace_period=ARGS.grace)
+        termination = keras_preempt.TerminationConfig(grace_period=ARGS.grace, time_limit=ARGS.time_limit)
         callbacks.append(
             keras_preempt.PreemptionCallback(
                 ARGS.directory,

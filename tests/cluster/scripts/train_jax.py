@@ -102,7 +102,7 @@ class Places(Doing):
         if not self.restored:
             self.restored = True
             np.savez(f"{OUTPUT}.restored.{ME}.npz", **values(self.model))
-        time.sleep(float(os.environ.get("SLOW", "0")))
+        time.sleep(float(os.environ.get("SECONDS_A_STEP", "0")))
         strike(f"batch {self.epoch} {batch}")
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
