@@ -308,7 +308,7 @@ def memory_place(place: object) -> str | os.PathLike[str]:
     """Returns where to keep checkpoints in memory. Raises ValueError for what is no existing directory."""
     if not isinstance(place, (str, os.PathLike)) or not os.path.isabs(place):
         raise ValueError(
-            f"Expected memory_dir as an absolute path, such as {DEFAULT!r}, on a tmpfs of each machine. Received: "
-            f"{place!r}."
+            f"Expected memory_dir, or KERAS_PREEMPT_MEMORY_DIR, as an absolute path such as {DEFAULT!r}, on a tmpfs of "
+            f"each machine. Received: {place!r}."
         )
     return place

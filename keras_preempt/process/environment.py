@@ -48,6 +48,9 @@ SAVE_EVERY = "KERAS_PREEMPT_SAVE_EVERY"
 MEMORY_EVERY = "KERAS_PREEMPT_MEMORY_EVERY"
 """Replaces ``memory_every`` of every ``PreemptionCallback``: "auto", a number of steps, or a time like "10s"."""
 
+MEMORY_DIR = "KERAS_PREEMPT_MEMORY_DIR"
+"""Replaces ``memory_dir`` of every ``PreemptionCallback``."""
+
 GRACE_PERIOD = "KERAS_PREEMPT_GRACE_PERIOD"
 """Replaces ``grace_period`` of every ``TerminationConfig``, in seconds."""
 

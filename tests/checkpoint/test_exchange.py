@@ -16,7 +16,15 @@ from hypothesis import strategies as st
 from keras_preempt.checkpoint import exchange, reader
 from keras_preempt.checkpoint.checked_file import CheckedFile
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotEnoughMemory
-from keras_preempt.checkpoint.exchange import LARGEST_ROUND, ROUNDING, SMALLEST_PIECE, Exchange, piece_length
+from keras_preempt.checkpoint.exchange import (
+    LARGEST_ROUND,
+    ROUNDING,
+    SMALLEST_PIECE,
+    Exchange,
+    give_all,
+    piece_length,
+    share_out,
+)
 from keras_preempt.checkpoint.finding import committed
 from keras_preempt.checkpoint.reader import Loaded, Reading
 from keras_preempt.checkpoint.storage.local import LocalStore
@@ -172,7 +180,8 @@ def test_any_files_arrive_in_rounds_of_any_size(
             return got[name]
 
         placed = [(entry, partial(places, entry.name)) for entry in entries]
-        shared = Exchange("a", placed, member, members)
+        shares = share_out([entry.size for entry, _ in placed], members)
+        shared = Exchange("a", placed, member, shares)
         shared.hold(read_to_places(CheckedFile(store, "a", entry), places) for entry, places in shared.own)
         moved: list[int] = []
         shared.run(table.gather(member), moved.append)
@@ -199,3 +208,16 @@ def test_a_round_is_bounded_and_no_larger_than_what_there_is_to_move(longest: in
     assert length < longest + ROUNDING or length == ROUNDING
     if longest > SMALLEST_PIECE:
         assert length >= SMALLEST_PIECE or length >= LARGEST_ROUND // members // ROUNDING * ROUNDING
+
+
+@settings(max_examples=25)
+@given(st.lists(st.binary(max_size=100), min_size=1, max_size=4), st.integers(1, 6))
+def test_each_worker_gets_what_all_have_given(given_by: list[bytes], words: int) -> None:
+    members = len(given_by)
+    table = RoundTable(members)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exchange, "LARGEST_ROUND", words * ROUNDING * members)
+        patch.setattr(exchange, "SMALLEST_PIECE", ROUNDING)
+        calls = [partial(give_all, table.gather(m), members, m, data) for m, data in enumerate(given_by)]
+        got = together(calls)
+    assert got == [given_by] * members

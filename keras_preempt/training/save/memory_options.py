@@ -26,7 +26,7 @@ def memory_options(
     every: object, place: object = machine_memory.DEFAULT, copies: object = 1
 ) -> MemoryOptions | None:
     """Checks the arguments `memory_every`, `memory_dir` and `memory_copies`; raises ValueError for others."""
-    place = machine_memory.memory_place(place)
+    place = machine_memory.memory_place(os.environ.get(environment.MEMORY_DIR) or place)
     every = os.environ.get(environment.MEMORY_EVERY) or every
     if isinstance(every, str) and every.isascii() and every.isdigit():
         every = int(every)
