@@ -77,6 +77,7 @@ class Storm:
     launched: bool
     args: tuple[str, ...]
     blows: tuple[Blow, ...]
+    in_memory: bool = False  # Whether it saves in memory, which some of the killed workers' machines lose.
 
     def __str__(self) -> str:
         how = "under the launcher" if self.launched else "without a launcher"
@@ -106,6 +107,19 @@ def storm_in_saves(seed: int) -> Storm:
     )
     args = ("--slow", "0.03", "--mark-saves", "--save-every", rng.choice(["2", "3", "epoch"]))
     return replace(drawn, args=args, blows=blows)
+
+
+def storm_in_memory(seed: int) -> Storm:
+    """Draws a storm on a job that saves in memory; half of the signals are replaced by SIGKILL to one worker."""
+    drawn = storm(seed)
+    rng = random.Random(f"memory {seed}")
+    blows = tuple(
+        replace(blow, kind="SIGKILL", target=rng.randrange(drawn.workers), signals=((KILL, 0.0),))
+        if rng.random() < 0.5
+        else blow
+        for blow in drawn.blows
+    )
+    return replace(drawn, args=("--slow", "0.05", *drawn.args[2:]), blows=blows, in_memory=True)
 
 
 def _blow(rng: random.Random, workers: int, launched: bool) -> Blow:

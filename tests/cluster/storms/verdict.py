@@ -48,6 +48,7 @@ def wrong(after: Weather, undisturbed: Weather) -> list[str]:
             found += [f"w{worker} differs: {line}" for line in sorted(ran[worker] ^ steps[worker])]
         found += differences(undisturbed.output, after.output, workers)
     found += _left(after.directory)
+    found += [f"{path.name} is left in memory" for path in after.memory.iterdir()]
     last = after.starts[-1]
     found += [f"at the end {name} is left in the temporary directory" for name in last.temporary]
     return found

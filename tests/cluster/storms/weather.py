@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -80,6 +82,9 @@ class Weather:
         self.directory = folder / "run"
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
+        self.memory = folder / "memory"
+        self.memory.mkdir()
+        self._luck = random.Random(storm.seed)
         self.starts: list[Start] = []
         self._folder = folder
         self._seen: dict[int, int] = {}
@@ -113,6 +118,7 @@ class Weather:
         }
         args = [str(self.output), str(self.directory), "--marks", *self.storm.args]
         args += ["--strategy", "mwms"] if self.storm.workers > 1 else []
+        args += ["--memory-every", "2", "--memory-dir", str(self.memory)] if self.storm.in_memory else []
         if self.storm.launched:
             return Launch(self.storm.workers, args, env, f"{os.getpid()}-{self._folder.name}-{start.number}")
         return Workers(self.storm.workers, args, env)
@@ -163,6 +169,10 @@ class Weather:
             start.gone = self._gone()
             return job.code == 0
         start.codes = {exit.index: exit.code for exit in job.exits}
+        for worker in [worker for worker, code in start.codes.items() if code == -KILL]:
+            if self._luck.random() < 0.5:  # It was the whole machine.
+                for folder in self.memory.glob(f"*/*/w{worker:05d}"):
+                    shutil.rmtree(folder)
         start.cleaned = {exit.index for exit in job.exits if exit.by_launcher}
         return set(start.codes.values()) == {0}
 
