@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+import time
+from pathlib import Path
 
 import pytest
 
+from keras_preempt import PreemptionCallback
 from keras_preempt.agreement import grace
 from keras_preempt.notices import Notice
 from keras_preempt.training.save.pace import FIRST_ALIGNMENT, RECENT, SAVE_RATE, Pace
+from tests import fits
+from tests.cluster.noticed_fit import STEPS, Model, make_data
 from tests.training.grace_simulator import Clock, Fit
 
 
@@ -42,6 +47,26 @@ def test_the_slowest_recent_step_counts_and_one_long_ago_does_not(clock: Clock, 
     clock.now += 1.0
     pace.enter(RECENT + 1)
     assert pace.slowest(RECENT + 1) == 1.0
+
+
+def test_the_first_step_of_a_fit_does_not_count_since_it_is_traced_and_compiled(tmp_path: Path) -> None:
+    ours = PreemptionCallback(tmp_path)
+    slowest = []
+
+    def step(batch: int, logs: object) -> None:
+        if batch == 0:
+            time.sleep(1.0)
+        elif batch == STEPS - 1:
+            assert ours._fit is not None
+            slowest.append(ours._fit.runtime.pace.slowest(ours._fit.runtime.entered))
+
+    model = Model()
+    model.begin_anew()
+    data, doing = make_data(STEPS), fits.Doing(on_train_batch_begin=step)
+    model.keras.fit(data, epochs=2, shuffle=False, verbose=0, callbacks=[ours, doing])
+    first, second = slowest
+    assert first < 1.0 / STEPS
+    assert second >= 1.0 / STEPS, "the second epoch has measured nothing"
 
 
 def test_what_is_done_at_a_boundary_is_no_part_of_a_step(clock: Clock, pace: Pace) -> None:

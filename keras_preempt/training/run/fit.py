@@ -199,6 +199,7 @@ class Fit:
 
     def _passed(self, position: Position) -> None:
         if self.milestones.passed(position):
+            self.runtime.pace.compiled()
             self.points.first_step(position.step or 0)
             self.saves.after_start(False)
 

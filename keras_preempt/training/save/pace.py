@@ -69,6 +69,10 @@ class Pace:
         """The main thread continues from that boundary; what it did there does not count."""
         self._left = (self._clock(), entered)
 
+    def compiled(self) -> None:
+        """The stretch that ends here was the first step, which traces and compiles what later ones use."""
+        self._left = None
+
     def paused(self, seconds: float) -> None:
         """The main thread spent this long between two boundaries on something that is not a step.
 
