@@ -231,6 +231,7 @@ def _job_start(number: int, records: Sequence[Record], workers: Sequence[WorkerR
         last_step=last,
         steps_run=0 if first is None else max(0, (last or 0) - first),
         restored=words(restore, "checkpoint"),
+        memory_age=seconds(restore, "memory_age"),
         skipped=tuple(text[:500] for text in skipped if isinstance(text, str))
         if isinstance(skipped, list)
         else (),

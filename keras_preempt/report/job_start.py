@@ -31,6 +31,9 @@ class JobStart:
     steps_run: int
     restored: str | None  # the checkpoint that it continued from
     skipped: tuple[str, ...]  # newer checkpoints that could not be used, each with the reason
+    memory_age: float | None = (
+        None  # how many seconds before that it was saved in memory; None: in the directory
+    )
     lost: int = 0  # its steps that had to be run again, or will have to; a lower bound if not `lost_exactly`
     lost_exactly: bool = True
     lost_at_most: int | None = 0  # None if there is no upper bound

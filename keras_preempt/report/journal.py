@@ -62,6 +62,8 @@ def _of_start(start: JobStart) -> Iterator[Entry]:
     samples = start.reference.samples
     if start.first_step is not None and samples:
         whence = f", restored from {start.restored}" if start.restored else ""
+        if start.memory_age is not None:
+            whence += f" (in memory, {start.memory_age:.1f} s old; no tensor was read from the directory)"
         trains = f"start {number} trains from step {start.first_step:,}{whence}"
         yield Entry(f"train-{number}", samples[0].at, number, "train", trains)
     if start.end is End.RUNNING:

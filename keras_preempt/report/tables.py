@@ -242,6 +242,7 @@ def account_as_json(account: Account, directory: str) -> dict[str, Any]:
                 "steps_lost_why": start.lost_why,
                 "seconds_lost": start.lost_seconds,
                 "restored": start.restored,
+                "memory_age": start.memory_age,
                 "skipped": list(start.skipped),
                 "hosts": {str(worker.member): worker.host for worker in start.workers},
                 "versions": dict(start.workers[0].versions),
