@@ -39,11 +39,6 @@ class CheckpointInfo:
     manifest: Manifest | None
     error: CheckpointError | None = None
 
-    @property
-    def stored(self) -> str | None:
-        """For a checkpoint in memory, the newest one in the directory, "" if there is none; None for any other."""
-        return None
-
 
 def newest_first(store: Store) -> Iterator[CheckpointInfo]:
     """Finds the committed checkpoints, the one that is furthest in the training first.

@@ -27,11 +27,13 @@ import google_crc32c
 
 from keras_preempt.checkpoint import documents
 from keras_preempt.checkpoint.attempt import Attempt
+from keras_preempt.checkpoint.checked_file import PIECE
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable
 from keras_preempt.checkpoint.finding import CheckpointInfo, newest_first
 from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, part_file
 from keras_preempt.checkpoint.manifest import Manifest, Part, PartRef
 from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process import environment
 
 DEFAULT = "/dev/shm"
@@ -148,6 +150,15 @@ class MachineMemory:
                 for file in (folder / directory).glob(f"{part_file(member).partition('.')[0]}.*"):
                     with contextlib.suppress(FileExistsError):
                         os.link(file, self.run / self._name / directory / file.name, follow_symlinks=False)
+
+    def copy_part(self, store: Store, directory: str, target: str, member: int) -> None:
+        """Copies the files of a part that is in this worker's folder to a store; its list comes last."""
+        own = f"{part_file(member).partition('.')[0]}."
+        names = [name for name in self.store.children(directory) if name.startswith(own)]
+        for name in sorted(names, key=lambda name: name == part_file(member)):
+            with self.store.open(f"{directory}/{name}") as source, store.writer(f"{target}/{name}") as out:
+                while piece := source.read(PIECE):
+                    out.write(piece)
 
     def put(self, directory: str, file: str, data: bytes) -> None:
         """Keeps a file that another worker has given, unless this machine has it."""

@@ -89,6 +89,20 @@ def test_any_one_of_several_may_be_lost(
 
 
 @pytest.mark.chaos
+def test_a_notice_right_after_the_restart_puts_it_into_the_directory(
+    tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    training = InMemory(tmp_path, 2)
+    training.start(Strike("batch 1 5", (1,), signal="SIGKILL", settle=False))
+    training.lose(1)
+    training.start(Strike("train_begin", (0,), settle=False)).assert_codes(75)
+    assert len(training.checkpoints) == 1
+    assert not list(training.memory.iterdir())
+    training.finish()
+    training.assert_same_end(undisturbed(2))
+
+
+@pytest.mark.chaos
 def test_after_two_neighbours_at_once_the_newest_checkpoint_in_the_directory_counts(
     tmp_path: Path, undisturbed: Undisturbed
 ) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
-from keras_preempt import PreemptionCallback
+from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
 from keras_preempt.checkpoint import machine_memory
 from keras_preempt.checkpoint.errors import StoreUnavailable
 from keras_preempt.training.save.schedule import NEVER
@@ -54,7 +56,10 @@ class Saved(Doing):
 
 
 def fit(
-    place: Path, leave_after: tuple[int, int] | None = None, **options: Any
+    place: Path,
+    leave_after: tuple[int, int] | None = None,
+    more: Sequence[keras.callbacks.Callback] = (),
+    **options: Any,
 ) -> tuple[PreemptionCallback, Saved, list[np.ndarray[Any, Any]]]:
     """Fits with saves in memory at every other step; returns the callback, what was run, and the weights."""
     fits.forget()  # As a new process.
@@ -63,9 +68,11 @@ def fit(
     ours = saved.ours = PreemptionCallback(place / "run", **options)
     data = small_fit.make_data()
     try:
-        model.fit(data, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=[ours, saved])
+        model.fit(data, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=[ours, saved, *more])
     except Left:
         assert leave_after is not None
+    except Preempted:
+        assert more
     return ours, saved, [np.array(weight) for weight in model.weights]
 
 
@@ -112,6 +119,20 @@ def test_the_checkpoint_that_is_further_counts_wherever_it_is(place: Path) -> No
         ("periodic", 7),
         ("memory", 10),
     ]
+
+
+def test_a_notice_before_anything_was_trained_loses_nothing(
+    place: Path, undisturbed: list[np.ndarray[Any, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    fit(place, leave_after=(1, 2))
+    notice = Doing(on_train_begin=lambda logs: os.kill(os.getpid(), signal.SIGTERM))
+    fit(place, more=[notice], termination=TerminationConfig(exit_fn=lambda: None))
+    assert "NOT saved" not in caplog.text
+    assert held(place) == []  # It is in the directory now.
+    ours, saved, weights = fit(place)
+    assert ours.resumed is not None
+    assert (ours.resumed.why, ours.resumed.step, saved.steps[0]) == ("preempted", 6, (1, 2))
+    assert_same(weights, undisturbed)
 
 
 def _cut(folder: Path) -> None:

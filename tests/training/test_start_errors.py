@@ -18,7 +18,7 @@ from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.state.model import ModelState, Sizes
 from keras_preempt.training.leave.start_errors import RESTORING, explain, explained
 from keras_preempt.training.run.participant import Ending
-from keras_preempt.training.save.saver import check_space
+from keras_preempt.training.save.space import check_space
 from tests import fits
 from tests.cluster.noticed_fit import Model
 

@@ -249,11 +249,9 @@ class MemorySaves:
             if due is not None and not self._stopped:
                 self.due = due
                 self.poke()
-        except (CoordinationLost, CoordinationTimeout, ValueError, KeyError, TypeError) as error:
+        except Exception as error:  # Whatever it is: training does not depend on it.
             if not self._stopped:
-                self._tell(f"the workers cannot agree on it any more ({error})")
-        except (CheckpointError, OSError) as error:
-            self._tell(error)
+                logger.warning("Nothing is saved in memory any more: %s: %s", type(error).__name__, error)
 
     def _write(self, save: _Save, attempt: Attempt) -> None:
         """Writes the own part, and those of the neighbours as soon as these have said what only they have."""
@@ -284,17 +282,19 @@ class MemorySaves:
             self._put(self._key(save, "done", self._member), json.dumps(mine))
             answer = json.loads(self._wait(self._key(save, "all"), 2 * PATIENCE))
         else:
-            told = [mine]
+            told, limit = [mine], time.monotonic() + PATIENCE
             for other in range(1, self._members):
-                told.append(json.loads(self._wait(self._key(save, "done", other), PATIENCE)))
+                left = max(0.1, limit - time.monotonic())
+                try:
+                    told.append(json.loads(self._wait(self._key(save, "done", other), left)))
+                except CoordinationTimeout:
+                    told.append({**mine, "done": False})
             answer = None
             if None not in told:
-                answer = {
-                    "done": save.number > 0
-                    and all(each["done"] and each["at"] == mine["at"] for each in told),
-                    "next": self._next(save, max(each["cost"] for each in told)),
-                    "shift": neighbour([each["host"] for each in told]),
-                }
+                done = save.number > 0 and all(each["done"] and each["at"] == mine["at"] for each in told)
+                self._shift = neighbour([each["host"] for each in told]) if save.number == 0 else self._shift
+                due = self._next(save, max(each["cost"] for each in told))
+                answer = {"done": done, "next": due, "shift": self._shift}
             self._put(self._key(save, "all"), json.dumps(answer))
             if save.number > 0:
                 self._coordinator.delete(f"{self._prefix}/{save.number - 1}")
@@ -340,7 +340,7 @@ class MemorySaves:
                 self._awaited = ""
 
     def _tell(self, why: object) -> None:
-        """Says once that a save in memory has failed, and what it means."""
+        """Says once that a save in memory has failed."""
         if "failed" not in self._told:
             self._told.add("failed")
             logger.warning(

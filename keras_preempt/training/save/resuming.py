@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keras_preempt.agreement.messages import Position
+from keras_preempt.checkpoint.in_memory import InMemory
 from keras_preempt.checkpoint.reader import Loaded
 from keras_preempt.report.events import EventLog
 
@@ -27,8 +28,7 @@ class Start:
         name: The folder of that checkpoint; "" for a new run.
         skipped: Newer checkpoints that could not be used, each with the reason.
         exchanged: Whether the workers have read it together.
-        stored: None, unless the checkpoint comes from the memory of the machines: then the newest one in the directory,
-            "" if there is none.
+        in_memory: That checkpoint, if it comes from the memory of the machines; else None.
     """
 
     incarnation: int
@@ -36,16 +36,12 @@ class Start:
     name: str
     skipped: tuple[str, ...]
     exchanged: bool = False
-    stored: str | None = None
-
-    @property
-    def from_memory(self) -> bool:
-        return self.stored is not None
+    in_memory: InMemory | None = None
 
     @property
     def committed(self) -> str | None:
-        """The newest checkpoint in the directory that is known to be whole; None if there is none."""
-        return (self.stored if self.from_memory else self.name) or None
+        """The newest checkpoint in the directory, as far as this start knows; None if there is none."""
+        return (self.name if self.in_memory is None else self.in_memory.stored) or None
 
 
 @dataclass(frozen=True)
@@ -95,7 +91,7 @@ class Restored:
     def tell(self, events: EventLog, member: int, before: str | None) -> None:
         """Writes the event, and logs it; see `Session.restore` for `before`."""
         skipped = self.start.skipped
-        age = time.time() - self.loaded.manifest.created_at if self.start.from_memory else None
+        age = time.time() - self.loaded.manifest.created_at if self.start.in_memory is not None else None
         events.emit(
             "restore",
             checkpoint=self.start.name,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import math
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
 from keras_preempt.agreement.coordinator import Coordinator, LocalCoordinator
@@ -15,14 +15,16 @@ from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.attempt import Attempt
 from keras_preempt.checkpoint.commit import Patience, check_fence, commit, wait_for_commit
 from keras_preempt.checkpoint.errors import (
+    AlreadyExists,
     CheckpointError,
     Fenced,
     PartsMissing,
     SaveCancelled,
-    StoreUnavailable,
     WriteUncertain,
 )
-from keras_preempt.checkpoint.layout import attempt_name, part_file
+from keras_preempt.checkpoint.in_memory import InMemory
+from keras_preempt.checkpoint.layout import MANIFEST, attempt_directory, attempt_name, part_file
+from keras_preempt.checkpoint.machine_memory import MachineMemory
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
 from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.values import Box, Value, size_of
@@ -218,6 +220,36 @@ class Saver:
         self._count += 1
         return Prepared(attempt, share, began_at, time.time(), copy)
 
+    def store(self, held: InMemory, memory: MachineMemory, kind: Kind) -> Saved:
+        """Copies a checkpoint from the memory of the machines to the directory; every worker calls this."""
+        assert held.manifest is not None
+        began, manifest = time.monotonic(), held.manifest
+        name = attempt_name(self._incarnation, self._count)
+        directory = attempt_directory(held.step, name)
+        self._count += 1
+        try:
+            check_fence(self._store, self._incarnation)
+            for part in sorted(part for part, giver in held.givers.items() if giver == self.member):
+                memory.copy_part(self._store, held.directory, directory, part)
+            lists = {part_file(part) for part in held.givers}
+            pause, longest = self._store.poll_interval
+            patience = self._patience()
+            limit = began + (COMMIT_PATIENCE if patience is None else min(patience, COMMIT_PATIENCE))
+            while not lists <= set(self._store.children(directory)):
+                if time.monotonic() > limit:
+                    raise CheckpointError("a worker has not copied its part in time")
+                time.sleep(pause)  # Other machines' files cannot be waited for, only looked for.
+                pause = min(2 * pause, longest)
+            # The same bytes on every worker: whoever is first commits.
+            kept = replace(manifest, incarnation=self._incarnation, attempt=name, kind=kind.value)
+            with contextlib.suppress(AlreadyExists):
+                self._store.create(f"{directory}/{MANIFEST}", kept.to_json())
+        except (CheckpointError, OSError) as error:
+            tell_not_saved(held.step, error)
+            return Saved(None, time.monotonic() - began)
+        self._tidier.changed(directory)
+        return Saved(directory, time.monotonic() - began)
+
     def skip(self) -> None:
         """Leaves out the name of one save, which the other workers may be making without this one."""
         self._count += 1
@@ -360,22 +392,3 @@ class Saver:
             discard(self._store, directory, self.member)
         except (CheckpointError, OSError) as error:
             logger.info("What was written of %s stays until the next start: %s", directory, error)
-
-
-def check_space(store: Store, model_state: ModelState, members: int, replicas: int) -> None:
-    """Makes sure, before training begins, that there is room for what this worker writes, or stages for a bucket.
-
-    That is an even share of what all hold and of the pieces that it holds of divided values, and all of its own, for
-    each of its `replicas`. If others are under notice it has to take over their shares too: where there is no room for
-    that, a warning says so. Raises `StoreUnavailable` if there is not enough room.
-    """
-    sizes = model_state.sizes()
-    store.check_space(math.ceil(sizes.mirrored / members + sizes.share) + sizes.local * replicas)
-    try:
-        store.check_space(sizes.mirrored + sizes.held + sizes.local * replicas)
-    except StoreUnavailable as error:
-        logger.warning(
-            "There is room for this worker's share of a checkpoint, but not for a whole one, which it has to "
-            "write when all other workers are under notice at once. %s",
-            error,
-        )

@@ -78,7 +78,7 @@ class Saves:
         began = time.time()
         finishing = position.phase == "end"  # It is saved as the end, whichever worker called the round.
         if self._session.resuming and not finishing:
-            return self._nothing_trained()
+            return self._nothing_trained(plan)
         busy = self._background.busy
         before: Saved | None = None
         if finishing:
@@ -142,7 +142,7 @@ class Saves:
         """
         if self._session.resuming:
             # Too early to save: state that Keras reset is not restored yet.
-            return self._nothing_trained().seconds
+            return self._nothing_trained(plan).seconds
         began = time.time()
         self._training_waits.set()
         self._background.wait()  # At most one: memory for one copy, and the order of saves.
@@ -185,13 +185,16 @@ class Saves:
             self._background.wait()
         return time.time() - began
 
-    def _nothing_trained(self) -> Saved:
+    def _nothing_trained(self, plan: Plan) -> Saved:
         session = self._session
         logger.info("Nothing was trained since %s was restored.", session.restored_name)
-        # What was restored from memory is not saved anywhere else: it was not there long enough.
-        name = session.committed if session.committed == session.restored_name else None
-        self.on_saved(time.monotonic(), name)
-        return Saved(name, 0.0)
+        saved = Saved(session.restored_name, 0.0)
+        if session.in_memory is not None:  # The memory may be gone with the machines.
+            saved = Saved(None, 0.0)
+            if self.memory is not None:
+                saved = self._ended(self.saver.store(session.in_memory, self.memory.memory, plan.kind))
+        self.on_saved(time.monotonic(), saved.name)
+        return saved
 
     def _not_begun(self, position: Position, error: Exception, began: float, captured_at: float) -> Saved:
         """This worker has nothing to write, whatever the others do: a failed save, and not the end of training.

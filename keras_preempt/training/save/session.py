@@ -19,6 +19,7 @@ from keras_preempt.backend.keras.model_parts import first_reset_is_over, steps_d
 from keras_preempt.backend.keras.running_fit import RunningFit
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
+from keras_preempt.checkpoint.in_memory import InMemory
 from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.report.events import EventLog
@@ -56,6 +57,7 @@ class Session:
 
     Attributes:
         restored_name: The folder of the checkpoint that was restored; empty if none was.
+        in_memory: What was restored, if it was in the memory of the machines; else None.
         committed: The newest checkpoint in the directory when the fit began, None if there was none: what was restored,
             unless that was in memory.
         restored_logs: The logs of the last execution before that checkpoint, as callbacks are given them.
@@ -102,6 +104,7 @@ class Session:
         self._resume: StoredState | None = None
         self.restored_name = ""
         self.committed: str | None = None
+        self.in_memory: InMemory | None = None
         self.restored_logs: Mapping[str, Any] | None = None
         self._checked = False
         self._nothing_trained = False
@@ -283,7 +286,7 @@ class Session:
             start, loaded, regrouped, saved.position, self._input.how, seconds, self._input.seconds
         )
         report.tell(events, self._member, before)
-        self.restored_name, self.committed = start.name, start.committed
+        self.restored_name, self.committed, self.in_memory = start.name, start.committed, start.in_memory
         self.restored_logs = step_logs.flat(self._logs.restored)
         position = saved.position
         self.steps.continue_at(position.step or 0, position.batch if position.phase == "train" else 0)

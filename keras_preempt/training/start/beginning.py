@@ -16,6 +16,7 @@ from keras_preempt.backend.keras.running_fit import builds_before_evaluating
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.finding import CheckpointInfo
+from keras_preempt.checkpoint.in_memory import InMemory
 from keras_preempt.checkpoint.reader import Loaded, Reading
 from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.process import log
@@ -42,13 +43,13 @@ from keras_preempt.training.run.participant import Ending, Participant
 from keras_preempt.training.run.several_fits import FitSlot, ended_fits, is_news, late_signals
 from keras_preempt.training.save import requests
 from keras_preempt.training.save.resuming import Start, resumed_from
-from keras_preempt.training.save.saver import Saver, check_space
+from keras_preempt.training.save.saver import Saver
 from keras_preempt.training.save.saves import Saves
 from keras_preempt.training.save.schedule import Interval
 from keras_preempt.training.save.session import Session
+from keras_preempt.training.save.space import check_space
 from keras_preempt.training.save.tidier import Tidier
 from keras_preempt.training.start import shared_files, side_by_side
-from keras_preempt.training.start.from_memory import InMemory
 from keras_preempt.training.start.handshake import START_TIMEOUT, Handshake
 from keras_preempt.training.start.memory_start import MemoryStart
 from keras_preempt.training.start.options import Options
@@ -361,7 +362,7 @@ class _Beginning(Startup):
         saver.on_commit = committed
         saves = Saves(session, saver, self.options.schedule, here.members, runtime.pace)
         if here.member == 0 and start.incarnation > 1:
-            restored = None if start.skipped or start.from_memory else start.name
+            restored = None if start.skipped or start.in_memory is not None else start.name
             saves.after_start = lambda wait: tidier.after_start(restored, wait=wait)
         return saves
 

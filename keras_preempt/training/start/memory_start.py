@@ -12,6 +12,7 @@ from keras_preempt.checkpoint import machine_memory
 from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.exchange import Gather, give_all
 from keras_preempt.checkpoint.finding import CheckpointInfo
+from keras_preempt.checkpoint.in_memory import InMemory, given_by, take
 from keras_preempt.checkpoint.machine_memory import MachineMemory
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.process import this_process
@@ -20,7 +21,6 @@ from keras_preempt.training.run.participant import Participant
 from keras_preempt.training.save.memory_options import MemoryOptions
 from keras_preempt.training.save.memory_saves import MemorySaves
 from keras_preempt.training.save.session import Session
-from keras_preempt.training.start.from_memory import InMemory, given_by, take
 from keras_preempt.training.start.handshake import Handshake
 
 logger = logging.getLogger("keras_preempt")

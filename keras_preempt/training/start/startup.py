@@ -20,16 +20,17 @@ import logging
 import operator
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from keras_preempt.agreement.coordinator import CoordinationLost
-from keras_preempt.checkpoint import incarnations
+from keras_preempt.checkpoint import in_memory, incarnations
 from keras_preempt.checkpoint.errors import CheckpointError, NotFound, why_unusable
 from keras_preempt.checkpoint.exchange import Gather
 from keras_preempt.checkpoint.finding import CheckpointInfo, find, newest_first
 from keras_preempt.checkpoint.identity import check_or_create
+from keras_preempt.checkpoint.in_memory import HELD, InMemory
 from keras_preempt.checkpoint.layout import RUN, incarnation_file
 from keras_preempt.checkpoint.reader import Loaded, Reading, load
 from keras_preempt.checkpoint.setup import SETUP
@@ -38,8 +39,6 @@ from keras_preempt.process import environment
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_with
 from keras_preempt.training.leave.propagation import tell_loss
 from keras_preempt.training.save.resuming import Start
-from keras_preempt.training.start import from_memory
-from keras_preempt.training.start.from_memory import HELD, InMemory
 from keras_preempt.training.start.handshake import Handshake, StartError
 
 logger = logging.getLogger("keras_preempt")
@@ -186,9 +185,9 @@ class Startup:
             with handshake.telling("proposal/0"):
                 heard = {0: {**self.facts, HELD: self.hold(run_id)}, **self._hear_all()}
                 self.compare(heard)
-                in_memory = from_memory.checkpoints(heard)
+                held = in_memory.checkpoints(heard)
             # After the claim: from then on a survivor of the last start does not commit any more.
-            return self._propose(self._candidates(in_memory), incarnation)
+            return self._propose(self._candidates(held), incarnation)
         except Exception:
             # Nothing was written under this incarnation, so that nobody can miss it.
             for name in reversed(made_by_us):
@@ -210,11 +209,11 @@ class Startup:
             raise failed
         return heard
 
-    def _candidates(self, in_memory: Iterable[InMemory]) -> Iterator[CheckpointInfo]:
+    def _candidates(self, held: Iterable[InMemory]) -> Iterator[CheckpointInfo]:
         """Finds the checkpoints of the directory, and before them those in memory that are further."""
         stored = newest_first(self.store)
         newest = next(stored, None)
-        for info in in_memory:
+        for info in held:
             if newest is None or info.continues(newest):
                 yield replace(info, stored="" if newest is None else newest.directory)
         if newest is not None:
@@ -236,8 +235,8 @@ class Startup:
             if info.error is not None:
                 wrong = why_unusable(info.directory, info.error)
             else:
-                in_memory = isinstance(info, InMemory)
-                for together in (True, False) if self.together and not in_memory else (in_memory,):
+                held = isinstance(info, InMemory)
+                for together in (True, False) if self.together and not held else (held,):
                     proposal: dict[str, Any] = {
                         "name": info.directory,
                         "skipped": skipped,
@@ -249,9 +248,7 @@ class Startup:
                     loaded, wrong = self._read(number, info, together)
                     number += 1
                     if loaded is not None:
-                        return Start(
-                            incarnation, loaded, info.directory, tuple(skipped), together, info.stored
-                        )
+                        return _start(incarnation, loaded, info, skipped, together)
             if isinstance(info, InMemory):
                 logger.warning("The checkpoint in memory %s is not used: %s.", info.directory, wrong)
                 continue
@@ -301,7 +298,7 @@ class Startup:
                     info = CheckpointInfo(0, "", name, None, why)
                 loaded, _ = self._read(number, info, together)
                 if loaded is not None:
-                    return Start(incarnation, loaded, name, tuple(proposal["skipped"]), together, info.stored)
+                    return _start(incarnation, loaded, info, proposal["skipped"], together)
             number += 1
 
     def _read(self, number: int, info: CheckpointInfo, together: bool) -> tuple[Loaded | None, str | None]:
@@ -326,6 +323,13 @@ class Startup:
                 "The workers could not read %s together, so each reads all of it: %s", about, wrong
             )
         return loaded, wrong
+
+
+def _start(
+    incarnation: int, loaded: Loaded, info: CheckpointInfo, skipped: Sequence[str], together: bool
+) -> Start:
+    held = info if isinstance(info, InMemory) else None
+    return Start(incarnation, loaded, info.directory, tuple(skipped), together, held)
 
 
 def _digest(identity: Mapping[str, Any]) -> str:

@@ -36,7 +36,7 @@ class InMemory(CheckpointInfo):
 
     givers: Mapping[int, int] = field(default_factory=dict)
     moved: tuple[int, ...] = ()
-    stored: str | None = ""
+    stored: str = ""
 
     def continues(self, stored: CheckpointInfo) -> bool:
         """Whether it is further than a checkpoint in the directory, and not of an earlier start than that."""
@@ -60,7 +60,7 @@ class InMemory(CheckpointInfo):
 
 
 def _info(
-    manifest: Manifest, givers: Mapping[int, int], moved: tuple[int, ...], stored: str | None = ""
+    manifest: Manifest, givers: Mapping[int, int], moved: tuple[int, ...], stored: str = ""
 ) -> InMemory:
     return InMemory(
         manifest.step,
