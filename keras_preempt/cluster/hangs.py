@@ -80,6 +80,7 @@ class WorkerPosition:
 
     @property
     def words(self) -> str:
+        """All of it, for a log."""
         return f"in {self.phase}, at step {self.step}, for {self.seconds:.0f} s"
 
 
@@ -105,13 +106,14 @@ class Hang:
     reason: str
 
     def to_events(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yields each worker that may be the cause, and the fields of its event "hang"."""
+        """Yields each of `causes`, and the fields of its event "hang"."""
         for index in self.causes:
             position = self.positions[index]
             yield index, {"phase": position.phase, "step": position.step, "seconds": position.seconds}
 
     @property
     def causes(self) -> tuple[int, ...]:
+        """The workers that may be the cause: `worker`, or `workers` if that is unknown."""
         return self.workers if self.worker is None else (self.worker,)
 
 

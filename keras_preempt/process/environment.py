@@ -21,7 +21,7 @@ KERAS_PROCESS = "KERAS_DISTRIBUTION_PROCESS_ID"
 
 STATUS_DIR = "KERAS_PREEMPT_STATUS_DIR"
 """Directory for ``fit-<index>.json`` of each worker when its fit begins, ``worker-<index>.json`` when it ends; set by
-the launcher."""
+the launcher. One that watches for hangs makes ``beat-<index>`` in it: see ``process/heartbeat.py``."""
 
 WORKER = "KERAS_PREEMPT_WORKER"
 """The number of this worker, from 0, by which these files are named; set by the launcher. A worker may train a model
