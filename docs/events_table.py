@@ -33,7 +33,7 @@ def table() -> str:
         listed += [f"- **{kind}**{'' if row.loops else '†'}: {row.when}{has}"]
         listed += [f"    {line}" for line in _fields(own)]
     listed += [
-        "- **hang**: the job made no progress (`phase`, `seconds` until it was ended); only in the files, by `run`",
+        "- **hang**: the job hung there (`phase`, `step`, `seconds` without progress); only in the files, by `run`",
         "- **gone**: the process has ended, with its status; only in the files, by `run` and `drill`",
     ]
     parts = ["Fields of several events (`passed` of any):", "\n".join(_fields({**ANY, **shared}))]

@@ -170,7 +170,7 @@ def _replace(file: Path, text: str, what: str, mode: int | None = None) -> None:
     """Writes a file as a whole, under another name first; with a mode, or that of the process."""
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        partial.write_text(text, "utf-8")
+        partial.write_text(text, "utf-8", "replace")  # Names of files need not be Unicode.
         if mode is not None:
             partial.chmod(mode)
         partial.replace(file)

@@ -257,7 +257,7 @@ SCHEMA: Mapping[str, EventKind] = {
 }
 """What events there are. The logs also have "gone" and "hang", which the launcher writes of a process that has ended.
 
-Those of a hang have the name of its `phase`, the `seconds` without progress until then, and `step` if that is known.
+A hang has the name of its `phase`, the training `step`, and the `seconds` without progress until then.
 """
 
 

@@ -64,6 +64,8 @@ def _samples_of(record: Record) -> Iterator[Sample]:
     kind, time = record["event"], float(record["time"])
     if kind in ("first_step", "finish", "end", "gone"):
         yield Sample(time, done)
+    elif kind == "hang":
+        yield Sample(time - (seconds(record, "seconds") or 0.0), done)
     elif kind == "hold":
         yield Sample(time - (seconds(record, "seconds") or 0.0) - (seconds(record, "before") or 0.0), done)
         yield Sample(time, done)

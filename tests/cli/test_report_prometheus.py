@@ -64,6 +64,8 @@ def test_the_textfile_collector_gets_a_whole_file_that_it_may_read(tmp_path: Pat
     assert (file.stat().st_mode & 0o777, os.listdir(out)) == (0o644, ["run.prom"])
     assert file.stat().st_ino != before, "renamed into its place"
     assert figures(file.read_text())["run", str(tmp_path / odd.replace("\udcff", "?"))] == 1.0
+    run("report", directory, "--html", tmp_path / "page.html")
+    assert "Finished at step 21" in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -106,9 +106,9 @@ class Story:
     def hang(self, seconds: float, member: int = 0) -> Story:
         """A worker makes no progress for so long, and the launcher ends all of them."""
         self.at += seconds
-        for event in ("hang", "gone"):
-            self.tell(event, **({"phase": "train", "seconds": seconds} if event == "hang" else {"code": -9}))
+        self.tell("hang", phase="train", step=self.step, seconds=seconds)
         self.events = [each for each in self.events if each["event"] != "hang" or each["member"] == member]
+        self.tell("gone", code=-9)
         return self
 
     def clock_behind(self, seconds: float, start: int) -> Story:

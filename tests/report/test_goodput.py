@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_preempt.report.account import Account, account
-from keras_preempt.report.goodput import CAUSES, MEANINGS, PRODUCTIVE
+from keras_preempt.report.goodput import CAUSES, MEANINGS, PRODUCTIVE, badput
 from keras_preempt.report.tables import times
 from keras_preempt.report.worker_run import HANG, RECOMPUTED, TRAIN, End
 from keras_preempt.report.worker_run import MEANINGS as SPANS
@@ -86,19 +86,20 @@ def test_productive_time_and_badput_are_the_wall_time_and_so_are_interruptions(
         story.begin(restored=saved or None).train(3, 3.0).finish()
     found = accounted(story)
     for worker in found.workers:
-        assert worker.useful + sum(found.badput.values()) / workers == worker.wall
+        assert worker.useful + sum(badput([worker]).values()) == worker.wall
     assert found.productive + sum(found.badput.values()) == found.wall
     # What no interruption cost: the first start, pauses for saves in between, and the end of a start that finished.
     others = 0.0
-    for number, start in enumerate(found.starts):
-        spans = start.workers[0].spans
-        training = [index for index, span in enumerate(spans) if span.what in (TRAIN, RECOMPUTED)]
-        first, last = (training[0], training[-1]) if training else (len(spans), len(spans) - 1)
-        others += sum(span.seconds for span in spans[:first]) if number == 0 else 0.0
-        others += sum(spans[index].seconds for index in range(first, last) if index not in training)
-        others += sum(span.seconds for span in spans[last + 1 :]) if start.end is End.FINISHED else 0.0
+    for run in (run for start in found.starts for run in start.workers):
+        training = [index for index, span in enumerate(run.spans) if span.what in (TRAIN, RECOMPUTED)]
+        first, last = (training[0], training[-1]) if training else (len(run.spans), len(run.spans) - 1)
+        if run.incarnation == 1:
+            others += sum(span.seconds for span in run.spans[:first])
+        others += sum(run.spans[index].seconds for index in range(first, last) if index not in training)
+        if run.end is End.FINISHED:
+            others += sum(span.seconds for span in run.spans[last + 1 :])
     lost = sum(start.lost_seconds for start in found.starts)
-    assert workers * (lost + others) == sum(found.badput.values())
+    assert workers * lost + others == sum(found.badput.values())
     rows = {row[0]: row for row in times(found).rows}
     assert {PRODUCTIVE, "wall time"} <= set(rows)
     assert {row for row in rows if not row.startswith(" ")} - {"wall time"} <= set(MEANINGS)
