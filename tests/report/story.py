@@ -108,7 +108,7 @@ class Story:
         self.at += seconds
         self.tell("hang", phase="train", step=self.step, seconds=seconds)
         self.events = [each for each in self.events if each["event"] != "hang" or each["member"] == member]
-        self.tell("gone", code=-9)
+        self.tell("gone", code=-9, step=self.step)
         return self
 
     def clock_behind(self, seconds: float, start: int) -> Story:

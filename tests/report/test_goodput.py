@@ -38,6 +38,15 @@ def test_a_hang_costs_the_time_from_the_last_progress_to_the_end_of_all_processe
     assert first.lost_seconds == 5.0 + 300.0 + 4.0 + opening
 
 
+def test_the_steps_before_a_hang_took_no_part_of_its_time() -> None:
+    """Of 5 steps in 5 seconds, 2 are kept: by a checkpoint that no event tells of."""
+    story = Story().begin().train(9, 9.0).save().train(5, 5.0).hang(300.0)
+    found = accounted(story.begin(restored=12).train(5, 5.0).finish())
+    assert found.starts[0].lost == 3
+    assert found.badput["recomputed steps"] == 3.0
+    assert found.badput["hang"] == 300.0
+
+
 def test_a_start_that_never_trains_belongs_to_the_interruption_before_it() -> None:
     story = Story().begin().train(9, 9.0).fail().pause(3.0)
     story.number += 1
