@@ -44,11 +44,11 @@ class _Job:
     clock: float = 0.0
     done: float = 0.0
     committed: float = 0.0
-    memory: float | None = None  # None: no memory checkpoint that could be restored
+    memory: float | None = None  # None: no save in memory that could be restored
     fallbacks: int = 0
 
     def __post_init__(self) -> None:
-        self.lost: set[int] = set()  # Machines that were lost since the last memory checkpoint.
+        self.lost: set[int] = set()  # Machines that were lost since the last save in memory.
 
     def life(self, interval: float) -> None:
         """Trains until a machine is lost."""
@@ -120,7 +120,7 @@ def simulate(job: Any, interval: float, interruptions: int, seed: int) -> tuple[
 
     Returns:
         The goodput, the mean seconds of training that were lost without a notice (0 if all came with one), and the
-        share of these interruptions that memory checkpoints did not survive.
+        share of these interruptions that saves in memory did not survive.
     """
     state = _Job(job, random.Random(seed))
     lost = []

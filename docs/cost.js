@@ -133,7 +133,7 @@ const preemptionCost = (() => {
     const inMemory = found.fallback !== null;
     const restart = inMemory ? found.fromMemory : found.away;
     const memoryBest = Number.isFinite(found.memoryInterval) ? `"${duration(found.memoryInterval)}"` : "not needed";
-    const none = job.workers > 1 ? "no memory checkpoints now" : "a machine that goes takes them along";
+    const none = job.workers > 1 ? "no saves in memory now" : "a machine that goes takes them along";
     return [
       ["Goodput", percent(found.goodput), `${percent(found.without)} without save_every`],
       ["Best save_every", Number.isFinite(best) ? `"${duration(best)}"` : "not needed", steps],

@@ -35,7 +35,7 @@ class Job:
         memory: Bytes a second of a copy in memory.
         slowdown: Share of its speed that training loses while a checkpoint is written in the background; 0 to 1.
         together: Whether a worker reads only its share at a restart, and gets what else it needs over the network.
-        memory_every: Seconds of training between two memory checkpoints; 0 for none.
+        memory_every: Seconds of training between two saves in memory; 0 for none.
         memory_restore: Seconds to restore from memory.
     """
 
@@ -85,15 +85,15 @@ class Job:
 
     @property
     def in_memory(self) -> bool:
-        """Whether there are memory checkpoints; that of the only machine is lost with it."""
+        """Whether there are saves in memory; that of the only machine is lost with it."""
         return self.memory_every > 0 and self.workers > 1
 
 
 def fallback(job: Job) -> float:
-    """Returns the share of the interruptions without a notice that no memory checkpoint survives; 0 to 1.
+    """Returns the share of the interruptions without a notice that no save in memory survives; 0 to 1.
 
     A machine's state is in its own memory and in that of the next one. So it is gone if either neighbour of a machine
-    that is lost is lost as well before all have a new memory checkpoint: the restart, which has to be begun again if
+    that is lost is lost as well before all have a new save in memory: the restart, which has to be begun again if
     any machine is lost in it, and the first interval after it.
     """
     if not job.in_memory or job.rate == 0:
@@ -108,13 +108,13 @@ def best_interval(job: Job) -> float:
     """Returns the seconds of training between two saves that lose the least: Daly's estimate.
 
     It is at least the time to write a checkpoint, since saves follow one another, and infinite where every interruption
-    comes with a notice. With memory checkpoints only the interruptions count that none of them survives.
+    comes with a notice. With saves in memory only the interruptions count that none of them survives.
     """
     return max(_daly(job.pause, job.rate * (1 - job.noticed) * fallback(job)), job.write)
 
 
 def best_memory_interval(job: Job) -> float:
-    """Returns the seconds of training between two memory checkpoints that lose the least: Daly's estimate again."""
+    """Returns the seconds of training between two saves in memory that lose the least: Daly's estimate again."""
     return _daly(job.copy, job.rate * (1 - job.noticed))
 
 
@@ -137,7 +137,7 @@ def goodput(job: Job, interval: float) -> float:
         (1 - exp(-r * interval)) / (1 - exp(-r * T)) / r       if it ends with one,
 
     and the mean wall time is 1 / r, and the save at a notice, and (exp(r * away) - 1) / r for the restart, in which a
-    machine can be taken away as well. `kept` has the means with memory checkpoints.
+    machine can be taken away as well. `kept` has the means with saves in memory.
 
     Args:
         job: The job.
@@ -156,7 +156,7 @@ def goodput(job: Job, interval: float) -> float:
 def kept(job: Job, interval: float) -> tuple[float, float]:
     """Returns the mean seconds of training that a life leaves behind: with a notice at its end, and without one.
 
-    The difference is what is trained again after an interruption without a notice. With memory checkpoints that is the
+    The difference is what is trained again after an interruption without a notice. With saves in memory that is the
     training since the last of them; where none survives, it is that since the last committed checkpoint, which may be
     several lives ago.
     """
@@ -216,7 +216,7 @@ EXAMPLES = {
     "the values above": Job(),
     "the same, every interruption with a notice": Job(noticed=1.0),
     "the same, none with a notice": Job(noticed=0.0),
-    "the same, with memory checkpoints every minute": Job(noticed=0.0, memory_every=60.0),
+    "the same, with saves in memory every minute": Job(noticed=0.0, memory_every=60.0),
     "the same, on one shared disk": Job(shared=True),
     "64 workers, 100 GB": Job(workers=64, state=100e9),
 }
@@ -247,7 +247,7 @@ def table() -> str:
         "Machines that fail as often as those of Llama 3 and have 2.4 GB of state each, on storage of 2 TB/s (theirs)",
         "and of 25 GB/s. Each cell has the goodput, and the best `save_every` or `memory_every`:",
         "",
-        "| machines | a failure every | 2 TB/s | with memory checkpoints | 25 GB/s | with memory checkpoints |",
+        "| machines | a failure every | 2 TB/s | with saves in memory | 25 GB/s | with saves in memory |",
         "|---|---|---|---|---|---|",
     ]
     for machines in MACHINES:

@@ -52,6 +52,11 @@ def _metrics(account: Account) -> Iterator[_Metric]:
     yield _Metric("starts_total", _COUNTER, "Starts of the job.", _one(len(account.starts)))
     ends = {end.value: ended[end] for end in End if end not in (End.FINISHED, End.RUNNING)}
     yield _Metric("interruptions_total", _COUNTER, "Starts that ended early, by how.", ends, "end")
+    restored = [start.memory_age is not None for start in account.starts if start.restored is not None]
+    sources = {"memory": restored.count(True), "directory": restored.count(False)}
+    yield _Metric(
+        "restores_total", _COUNTER, "Starts that continued from a checkpoint, by where.", sources, "source"
+    )
     yield _Metric(
         "interruptions_lost_seconds",
         _GAUGE,

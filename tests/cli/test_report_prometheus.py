@@ -41,6 +41,7 @@ def test_prometheus_gets_the_figures_of_the_report(bucket: FakeGcs, run: Run) ->
     assert badput == told["badput_seconds"]
     assert found["goodput_ratio", ""] == told["goodput"]
     assert (found["starts_total", ""], found["interruptions_total", "preempted"]) == (2, 1)
+    assert (found["restores_total", "directory"], found["restores_total", "memory"]) == (1, 0)
     assert found["interruptions_lost_seconds", ""] == LOST
     assert (found["steps", ""], found["steps_run_total", ""], found["steps_lost", ""]) == (21, 21, 0)
     assert (found["saves_total", ""], found["running", ""], found["workers", ""]) == (3, 0, 2)
