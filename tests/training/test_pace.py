@@ -11,6 +11,7 @@ import pytest
 from keras_preempt import PreemptionCallback
 from keras_preempt.agreement import grace
 from keras_preempt.notices import Notice
+from keras_preempt.process import environment
 from keras_preempt.training.save.pace import FIRST_ALIGNMENT, RECENT, SAVE_RATE, Pace
 from tests import fits
 from tests.cluster.noticed_fit import STEPS, Model, make_data
@@ -49,7 +50,13 @@ def test_the_slowest_recent_step_counts_and_one_long_ago_does_not(clock: Clock, 
     assert pace.slowest(RECENT + 1) == 1.0
 
 
-def test_the_first_step_of_a_fit_does_not_count_since_it_is_traced_and_compiled(tmp_path: Path) -> None:
+@pytest.mark.parametrize("under_notice", [False, True])
+def test_the_first_step_is_traced_and_compiled_and_counts_only_under_notice(
+    under_notice: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if under_notice:  # From the beginning, and the fit is over long before the end.
+        monkeypatch.setenv(environment.END_TIME, str(time.time() + 60))
+        monkeypatch.setattr(grace, "SHORTEST_LEAD", 120.0)
     ours = PreemptionCallback(tmp_path)
     slowest = []
 
@@ -65,8 +72,8 @@ def test_the_first_step_of_a_fit_does_not_count_since_it_is_traced_and_compiled(
     data, doing = make_data(STEPS), fits.Doing(on_train_batch_begin=step)
     model.keras.fit(data, epochs=2, shuffle=False, verbose=0, callbacks=[ours, doing])
     first, second = slowest
-    assert first < 1.0 / STEPS
-    assert second >= 1.0 / STEPS, "the second epoch has measured nothing"
+    assert (first >= 1.0) == under_notice
+    assert under_notice or first < 1.0 / STEPS <= second, "the second epoch has measured nothing"
 
 
 def test_what_is_done_at_a_boundary_is_no_part_of_a_step(clock: Clock, pace: Pace) -> None:

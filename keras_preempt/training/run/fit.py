@@ -199,7 +199,8 @@ class Fit:
 
     def _passed(self, position: Position) -> None:
         if self.milestones.passed(position):
-            self.runtime.pace.compiled()
+            if not self.runtime.has_to_leave:  # Then it is all that is known of steps.
+                self.runtime.pace.compiled()
             self.points.first_step(position.step or 0)
             self.saves.after_start(False)
 
