@@ -124,6 +124,11 @@ class _Watched:
         self.beat = heartbeat.read_beat(self.file)
         self.still = 0.0
 
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """How far it has come in what all workers do alike. The end of an epoch is no boundary, but one more step."""
+        return self.beat.fit, self.beat.entered, self.beat.step
+
     def look(self, passed: float, limits: Limits) -> None:
         beat = heartbeat.read_beat(self.file)
         if beat == self.beat:
@@ -174,8 +179,8 @@ class HangDetector:
             each.look(passed, self._limits)
         # Workers that train one model wait for those that are furthest behind, of which each may still be at work.
         together = {i: each for i, each in running.items() if each.beat.members > 1}
-        least = min(((each.beat.fit, each.beat.entered) for each in together.values()), default=None)
-        behind = [i for i, each in together.items() if (each.beat.fit, each.beat.entered) == least]
+        least = min((each.place for each in together.values()), default=None)
+        behind = [i for i, each in together.items() if each.place == least]
         for group in [behind, *([i] for i in running.keys() - together.keys())]:
             if group and all(self._is_over(running[i]) for i in group):
                 return self._hang(group, running)

@@ -40,7 +40,7 @@ PHASES = {
     Phase.START: "its start",
     Phase.COMPILE: "the first training step",
     Phase.TRAIN: "a training step",
-    Phase.EPOCH: "the end of an epoch or the first step of the next",
+    Phase.EPOCH: "the turn from one epoch to the next",
     Phase.VALIDATION_START: "the first step of a validation",
     Phase.VALIDATION: "a validation step",
     Phase.SAVE: "a save",
@@ -48,7 +48,7 @@ PHASES = {
     Phase.END: "the end of the fit",
     Phase.OUTSIDE: "what the script does after a fit",
 }
-"""Each phase in words. What comes first in an epoch or a validation may fill buffers and compile."""
+"""Each phase in words. The first step of an epoch or a validation may fill buffers and compile: it is no usual one."""
 
 _WORDS = struct.Struct("10Q")
 _COUNT, _PHASE, _FIT, _STEP, _AT, _PER, _SAVED, _MEMBERS, _PID, _SIGNAL = range(10)

@@ -127,6 +127,16 @@ def test_who_is_behind_is_the_cause_and_as_long_as_it_may_still_be_at_work_nothi
     assert (found.worker, found.causes, sorted(found.positions)) == (1, (1,), [0, 1])
 
 
+def test_the_last_step_of_an_epoch_is_behind_what_follows_it(job: Any) -> None:
+    two = job(workers=2, hang=10.0)
+    for worker in two.workers:
+        worker.enter(TRAIN, 0, 1)
+    two.step(0, 8)
+    two.step(1, 8)
+    two.workers[0].enter(Phase.EPOCH, 8)  # Worker 1 is still in the eighth step.
+    assert two.wait(15.0).causes == (1,)
+
+
 def test_of_workers_at_the_same_boundary_the_one_that_was_stopped_is_the_cause(job: Any) -> None:
     two = job(workers=2, hang=10.0)
     two.enter(TRAIN)

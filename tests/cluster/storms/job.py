@@ -24,6 +24,9 @@ MARK = "KERAS_PREEMPT_TESTS_STORM"
 GRACE = 60.0
 """Seconds that the others have once a worker has failed: TensorFlow notices a loss after ten."""
 
+HANG = 150
+"""Seconds after which the launcher takes a worker for one that hangs. In no storm one does."""
+
 LONGEST = 400.0
 """Seconds for one start. What takes longer hangs."""
 
@@ -77,7 +80,8 @@ class Launch:
             [
                 *(sys.executable, "-m", "keras_preempt.cli.main", "run", "--workers", str(workers)),
                 *("--max-failures", "9", "--max-restarts-without-progress", "9"),
-                *("--failure-grace", str(GRACE), "--", sys.executable, str(SCRIPT), *args),
+                *("--failure-grace", str(GRACE), "--hang", f"{HANG}s"),
+                *("--", sys.executable, str(SCRIPT), *args),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

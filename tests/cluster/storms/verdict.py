@@ -114,6 +114,8 @@ def of_the_launcher(start: Start) -> list[str]:
         )
     if status == PREEMPTED and not start.checkpoints:
         found.append(f"the launcher says {PREEMPTED}, and nothing is committed")
+    if "[keras-preempt] hang: " in start.said:
+        found.append(f"the launcher has taken a worker for one that hangs:\n{_tail(start.said)}")
     return found
 
 
