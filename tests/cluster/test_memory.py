@@ -154,3 +154,14 @@ def test_on_jax_any_machine_of_two_may_be_lost(tmp_path: Path) -> None:
     training.finish_as(undisturbed)
     assert all("from the memory of the machines" in output for output in training.results[-1].outputs)
     assert not list(memory.iterdir())
+
+
+@pytest.mark.chaos
+def test_divided_variables_are_not_covered_and_said_so_before_the_first_step(tmp_path: Path) -> None:
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    env = {"KERAS_PREEMPT_MEMORY_EVERY": "2", "MEMORY_DIR": str(memory)}
+    training = JaxTraining(tmp_path / "divided", 2, "mp", env=env, fresh=False)
+    output = training.finish().outputs[0]
+    assert "Nothing is saved in memory: variables are divided among processes" in output
+    assert not list(memory.iterdir())
