@@ -127,6 +127,15 @@ def test_who_is_behind_is_the_cause_and_as_long_as_it_may_still_be_at_work_nothi
     assert (found.worker, found.causes, sorted(found.positions)) == (1, (1,), [0, 1])
 
 
+def test_of_workers_at_the_same_boundary_each_may_still_be_at_work(job: Any) -> None:
+    two = job(workers=2)
+    two.limits.saw(TRAIN, 1.0)
+    two.enter(TRAIN, 0)
+    two.enter(SAVE, 1)
+    assert two.wait(29 * MINUTE) is None
+    assert two.wait(2 * MINUTE).causes == (0, 1)
+
+
 def test_the_last_step_of_an_epoch_is_behind_what_follows_it(job: Any) -> None:
     two = job(workers=2, hang=10.0)
     for worker in two.workers:
@@ -155,6 +164,7 @@ def test_where_none_is_behind_no_single_one_is_blamed(job: Any) -> None:
 def test_workers_that_train_models_of_their_own_are_judged_one_by_one(job: Any) -> None:
     two = job(workers=2, hang=10.0, members=1)
     two.enter(TRAIN)
+    two.step(0, 1000)  # It is further than the other one, which does not wait for it.
     for _ in range(8):
         two.step(1)
         assert two.wait(1.0) is None

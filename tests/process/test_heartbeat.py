@@ -132,7 +132,7 @@ def test_a_process_that_is_stopped_is_said_to_be_and_not_asked(worker: Worker) -
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
     assert is_stopped(pid)
     assert threads_of(pid).startswith("its main thread is stopped by a signal (SIGSTOP)")
-    assert worker.stacks() == []
+    assert stacks({3: (pid, worker.beat.signal, worker.folder / heartbeat.stacks_file(3))}) == {}
     os.kill(pid, signal.SIGCONT)
     assert worker.stacks()
 
