@@ -195,7 +195,7 @@ def _global_draw(feed: InputFeed, parts: Sequence[Ingredient]) -> str:
     code = [part.code for part in parts if part.does is Does.PYTHON]
     if feed.is_generator:
         code.append(getattr(feed.epoch_iterator.data_adapter, "generator", None))
-    code += data_code.given_to_grain(getattr(feed.epoch_iterator.data_adapter, "_dataset", None))
+    code += data_code.given_to_grain(feed.passed)
     return data_code.global_draw(*code)
 
 

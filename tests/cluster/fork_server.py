@@ -13,7 +13,6 @@ A client that goes away takes its job with it, and the end of standard input end
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import gc
 import importlib
 import json
@@ -130,8 +129,6 @@ def _run(request: dict[str, Any]) -> None:
             setattr(sys, f"__{name}__", None)
         elif number == 1:
             sys.stdout.reconfigure(line_buffering="PYTHONUNBUFFERED" in os.environ or os.isatty(1))
-    if 2 in request["streams"]:
-        faulthandler.enable()  # A crash in C code shows where Python was.
     random.seed()
     numpy.random.seed()
     for module in (failpoints, hooks):  # What they read when they are imported was the server's.

@@ -13,7 +13,6 @@ import os
 import re
 import signal
 import socket
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -27,9 +26,8 @@ import tensorflow as tf
 
 from keras_preempt import PreemptionCallback
 from keras_preempt.testing import FakeGcs
-from tests.cluster.small_fit import await_
+from tests.cluster.harness import start_cluster
 from tests.docs.built_site import Quiet, listening
-from tests.fits import Doing
 
 
 class Missing(Exception):
@@ -98,33 +96,10 @@ def _run(directory: str) -> Iterator[Names]:
 
 
 def _job(directory: str) -> Iterator[Names]:
-    """A job that trains until it is told to stop, and looks for requests."""
-    over = threading.Event()
-    model = small_model()
-    x, y = small_data()
-
-    def stop(batch: int, logs: Any) -> None:
-        model.stop_training = over.wait(0.01)
-
-    def fit() -> None:
-        ours = PreemptionCallback(directory, save_on_request="0.1s")
-        stops = Doing(on_train_batch_end=stop)
-        for_ever = tf.data.Dataset.from_tensor_slices((x, y)).batch(16).repeat()
-        model.fit(for_ever, steps_per_epoch=4, epochs=10**6, verbose=0, callbacks=[ours, stops])
-
-    thread = threading.Thread(target=fit)
-    thread.start()
-
-    def trains() -> bool:
-        assert thread.is_alive(), "it does not train"
-        return any("first_step" in path.read_text() for path in Path(directory).glob("events/*"))
-
-    await_(trains, patience=60)
-    try:
+    """A job that trains in a process of its own, and looks for requests."""
+    with start_cluster(Path(__file__).with_name("job.py"), 1, args=[directory], cwd=Path.cwd()) as running:
+        running.wait_for_line(0, "TRAINS")
         yield {}
-    finally:
-        over.set()
-        thread.join()
 
 
 @_preparation("imports")

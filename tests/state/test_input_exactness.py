@@ -29,6 +29,7 @@ def feed(dataset: Any, *, distributed: bool = False, batches: int | None = 8) ->
     nothing = dict.fromkeys(("py_dataset", "snapshots", "grain", "repeats"))
     return SimpleNamespace(
         dataset=Distributed(dataset) if distributed else dataset,
+        passed=dataset,
         pipelines=[dataset],
         is_shared=distributed,
         batches=batches,

@@ -61,10 +61,10 @@ class InputFeed(abc.ABC):
         self.changes_itself = changes_itself(getattr(adapter, "py_dataset", None))
         self.is_generator = type(adapter).__name__ == "GeneratorDataAdapter"
         self.asked = batches_of(adapter)
-        # The dataset that was passed to fit, before the strategy distributed it; None for other data.
-        self._passed = getattr(adapter, "_dataset", None)
-        known = any(each is self._passed for each in pipelines.pipelines_of(self._passed))
-        self.undistributed: Any = self._passed if known else None
+        # The dataset that was passed to fit, before the strategy distributed it; None for arrays and the like.
+        self.passed = getattr(adapter, "_dataset", None)
+        known = any(each is self.passed for each in pipelines.pipelines_of(self.passed))
+        self.undistributed: Any = self.passed if known else None
         self.made_before = _iterators_made.get(self.undistributed, 0) if known else 0
         # How many batches were dropped that Keras' workers had fetched to build the model.
         self.dropped = py_batches.forget_fetched(adapter)

@@ -36,11 +36,11 @@ class DatasetFeed(InputFeed):
     @property
     def batch_size(self) -> int | None:
         # Of a dataset that the user has distributed, Keras sees only what one replica gets.
-        return None if isinstance(self._passed, tf.distribute.DistributedDataset) else super().batch_size
+        return None if isinstance(self.passed, tf.distribute.DistributedDataset) else super().batch_size
 
     @property
     def batches(self) -> int | None:
-        by_user = isinstance(self._passed, tf.distribute.DistributedDataset)
+        by_user = isinstance(self.passed, tf.distribute.DistributedDataset)
         # What Keras knows of such a dataset may be the number of one replica's batches.
         return None if by_user and self._source.steps_per_epoch is None else super().batches
 

@@ -39,12 +39,12 @@ CALLS: dict[str, Callable[[GcsStore], object]] = {
     "stat": lambda store: store.stat("there"),
     "list": lambda store: store.list(""),
     "children": lambda store: store.children(""),
-    "delete": lambda store: store.delete("there"),
+    "delete": lambda store: store.delete("doomed"),  # Its own: other calls are made at the same time.
     "delete_tree": lambda store: store.delete_tree("folder"),
     "prepare": lambda store: store.prepare(),
 }
 
 
 def put_what_calls_ask_for(gcs: FakeGcs) -> None:
-    for name, size in (("there", 1), ("folder/there", 1), ("large", LONG)):
+    for name, size in (("there", 1), ("doomed", 1), ("folder/there", 1), ("large", LONG)):
         gcs.put("bucket", f"run/{name}", bytes(size))
