@@ -149,9 +149,8 @@ class PreemptionCheckpointHandler:
                 with its text and the number of that worker.
         """
         runtime = self._runtime
-        runtime.entered = runtime.count[0] = (
-            runtime.entered + 1
-        )  # Before attention is looked at: see alignment.
+        # Before attention is looked at: see alignment.
+        runtime.entered = runtime.count[0] = runtime.entered + 1
         if runtime.attention:
             self._loop.boundary(_NOTHING)
         try:

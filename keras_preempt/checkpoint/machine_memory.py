@@ -69,14 +69,16 @@ class MachineMemory:
             return
         try:
             _remove_left(self.base, but=self.run)
-            _make_private(self.base)
-            _make_private(self.run)
-            if status := os.environ.get(environment.STATUS_DIR):
-                (self.run / _OWNER).write_text(os.path.dirname(status))
-            # The lock first: a folder without one belongs to nobody.
-            self._lock = _locked(self.run / f"{self._name}.lock", os.O_CREAT)
-            _make_private(self.run / self._name)
+            for left in (2, 1, 0):
+                try:
+                    self._make()
+                    break
+                except FileNotFoundError:  # A job that ends removes what is empty, at this moment.
+                    self.close()
+                    if not left:
+                        raise
         except OSError as error:
+            self.close()
             raise StoreUnavailable(
                 f"Expected to write to {self.run / self._name}. Received: {error.strerror or error}."
             ) from error
@@ -84,6 +86,15 @@ class MachineMemory:
             raise StoreUnavailable(
                 f"Expected {self.run / self._name} for this process. Received: another has it."
             )
+
+    def _make(self) -> None:
+        _make_private(self.base)
+        _make_private(self.run)
+        if status := os.environ.get(environment.STATUS_DIR):
+            (self.run / _OWNER).write_text(os.path.dirname(status))
+        # The lock first: a folder without one belongs to nobody.
+        self._lock = _locked(self.run / f"{self._name}.lock", os.O_CREAT)
+        _make_private(self.run / self._name)
 
     def check_room(self, size: int) -> None:
         """Makes sure that there is room for `size` bytes. Raises `StoreUnavailable` if there is not."""

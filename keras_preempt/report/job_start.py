@@ -31,14 +31,10 @@ class JobStart:
     steps_run: int
     restored: str | None  # the checkpoint that it continued from
     skipped: tuple[str, ...]  # newer checkpoints that could not be used, each with the reason
-    memory_age: float | None = (
-        None  # how many seconds before that it was saved in memory; None: in the directory
-    )
+    memory_age: float | None = None  # how many seconds before it was saved in memory; None: in the directory
     lost: int = 0  # its steps that had to be run again, or will have to; a lower bound if not `lost_exactly`
     lost_exactly: bool = True
     lost_at_most: int | None = 0  # None if there is no upper bound
     lost_why: str = ""  # also why the number is not known; empty if none were lost
     kept_until: int | None = None  # the step before which nothing was lost; None if nothing was lost at all
-    lost_seconds: float = (
-        0.0  # what its interruption cost a worker, in the mean: from the last step to the next one
-    )
+    lost_seconds: float = 0.0  # what its end cost a worker, in the mean: from the last step to the next one

@@ -162,8 +162,8 @@ def worker_run(
     """Follows one worker through one start, by its events; returns None if all of them lie before `since`.
 
     That is when its previous start was over. At `replaced_at` the process of its next start began. `running_until` is
-    the present time, if it may still run. From `hung_since` on its job hung,
-    as its launcher has found; infinite if it did not.
+    the present time, if it may still run. From `hung_since` on its job hung, as its launcher has found; infinite if it
+    did not.
     """
     start: Record = next((record for record in log if record["event"] == "start"), {})
     timeline = Timeline(max(process_began(log), since or 0.0))

@@ -116,3 +116,23 @@ def test_memory_of_another_user_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="this user alone"):
         memory.claim()
     assert not list(memory.base.iterdir())
+
+
+def test_a_job_that_ends_at_this_moment_does_not_keep_another_from_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = MachineMemory(tmp_path, "run", 0)
+    made = machine_memory._make_private
+    removed: list[Path] = []
+
+    def make(folder: Path) -> None:
+        made(folder)
+        if len(removed) < 2 and folder not in removed:  # As `remove` of the other one: what is empty.
+            folder.rmdir()
+            removed.append(folder)
+
+    monkeypatch.setattr(machine_memory, "_make_private", make)
+    memory.claim()
+    assert removed == [memory.base, memory.run]
+    assert memory.store.path.is_dir()
+    memory.close()

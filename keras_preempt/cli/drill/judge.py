@@ -60,11 +60,8 @@ class Judge:
                     run_id = documents.read_document(store, RUN)["run_id"]
                     machine_memory.lose(machine_memory.DEFAULT, str(run_id), planned.member)
                 found = committed(store)
-                newest = (
-                    "the directory has no checkpoint yet"
-                    if self.loses_memory
-                    else "there is no checkpoint yet"
-                )
+                where = "the directory has" if self.loses_memory else "there is"
+                newest = f"{where} no checkpoint yet"
                 if found:
                     newest = f"the newest checkpoint{within} is of step {found[0].step}"
             except (CheckpointError, KeyError) as error:

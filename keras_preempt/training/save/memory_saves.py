@@ -65,9 +65,7 @@ SETTLED = 16
 
 _EXPECTED_RATE = 500e6  # bytes a second that a save takes before one was measured
 _HEARD = 0.2  # seconds within which every worker has heard of the next step
-_TOLD = (
-    2  # The number of the save after which it is told what they cost: not the first, which finds all cold.
-)
+_TOLD = 2  # The number of the save after which its cost is told: the first one finds all cold.
 
 
 @dataclass

@@ -113,7 +113,7 @@ class Restored:
             self.position,
             "the newest that verified"
             if age is None
-            else f"from the memory of the machines, saved {age:.1f} s ago; nothing was read from the directory",
+            else f"from the memory of the machines, saved {age:.1f} s ago; no tensor was read from the directory",
             f"; not used: {'; '.join(skipped)}" if skipped else "",
             self.how,
         )

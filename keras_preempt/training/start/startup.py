@@ -288,11 +288,8 @@ class Startup:
                     return Start(incarnation, None, "", ())
                 name, together = str(proposal["name"]), bool(proposal["together"])
                 with handshake.telling(mine):
-                    info = (
-                        InMemory.from_json(proposal["memory"])
-                        if "memory" in proposal
-                        else find(self.store, name)
-                    )
+                    told = proposal.get("memory")
+                    info = find(self.store, name) if told is None else InMemory.from_json(told)
                 if info is None:
                     why = CheckpointError(f"not visible to worker {member}")
                     info = CheckpointInfo(0, "", name, None, why)
