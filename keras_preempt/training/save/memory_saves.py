@@ -236,7 +236,7 @@ class MemorySaves:
                 if due is not None and self._member == 0 and save.number == _TOLD:
                     steps = due - (save.position.step or 0)
                     logger.info(
-                        "Saves in memory: the next one %d steps after the last (about %.1f s); training waits %.0f ms "
+                        "Saves in memory: the next one %d steps after the last (about %.2f s); training waits %.0f ms "
                         "for each.",
                         steps,
                         steps * save.per_step,
