@@ -46,6 +46,7 @@ ROWS: dict[str, str | None] = {
     r"save on JAX, .*background": "saving to a disk in the background",
     r"restore, .* on JAX": "restoring from a disk",
     r"training with the window": "training with the window of steps",
+    r"steps lost with saves in memory": "steps lost when a process is killed, with saves in memory",
 }
 
 _RATIO = re.compile(r"^\| (.+), over (.+) \| ([\d.]+) \| (less|more) \|$", re.MULTILINE)
