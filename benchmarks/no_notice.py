@@ -140,10 +140,10 @@ def killed(way: str, every: int, steps: int, units: int, after: int) -> Killed:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--runs", type=int, default=5, help="deaths of each way")
-    parser.add_argument("--pairs", type=int, default=5, help="undisturbed runs of each way")
+    parser.add_argument("--runs", type=int, default=3, help="deaths of each way")
+    parser.add_argument("--pairs", type=int, default=4, help="undisturbed runs of each way")
     parser.add_argument(
-        "--steps", type=int, default=6000, help="of each undisturbed run, and before a death at most"
+        "--steps", type=int, default=2500, help="of each undisturbed run, and before a death at most"
     )
     parser.add_argument("--units", type=int, default=1024, help="of two dense layers: the size of the model")
     parser.add_argument("--quick", action="store_true", help="one short run of each way, without aims")
