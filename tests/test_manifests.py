@@ -17,8 +17,10 @@ import pytest
 import yaml
 from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet as JobSet
 
+from keras_preempt.checkpoint import machine_memory
 from keras_preempt.cluster import tf_config_from_jobset
 from keras_preempt.notices.platform import SCHEDULERS
+from keras_preempt.process import environment
 from keras_preempt.process.exit_codes import EXIT_NOT_SAVED, EXIT_RESTART, EXIT_RESTART_GCE, EXIT_WORKER_LOST
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -119,6 +121,27 @@ def test_every_pod_of_the_jobset_finds_the_same_workers(jobset):
     assert {json.dumps(config["cluster"]) for config in found} == {
         '{"worker": ["digits-worker-0-0.digits:2222", "digits-worker-0-1.digits:2222"]}'
     }
+
+
+def test_saves_in_memory_go_to_a_volume_that_outlives_the_pods(jobset):
+    for change in yaml.safe_load((EXAMPLES / "kubernetes" / "memory.yaml").read_text()):
+        *path, last = change["path"].split("/")[1:]
+        assert change["op"] == "add"
+        place = jobset
+        for key in path:
+            place = place[int(key)] if isinstance(place, list) else place[key]
+        if last == "-":
+            place.append(change["value"])
+        else:
+            assert last not in place  # "add" would replace it.
+            place[last] = change["value"]
+    test_jobset_has_no_field_that_jobset_does_not_know(jobset)
+    pod = job_of(jobset)["template"]["spec"]
+    ((volume,), (container,)) = pod["volumes"], pod["containers"]
+    assert volume["hostPath"] == {"path": machine_memory.DEFAULT, "type": "Directory"}
+    mounted = {"name": volume["name"], "mountPath": "/memory"}
+    assert container["volumeMounts"] == [mounted]
+    assert {"name": environment.MEMORY_DIR, "value": mounted["mountPath"]} in container["env"]
 
 
 def test_python_is_the_first_process_of_every_container(jobset, custom_job):
