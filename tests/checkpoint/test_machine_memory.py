@@ -15,7 +15,6 @@ from keras_preempt.checkpoint.layout import part_file
 from keras_preempt.checkpoint.machine_memory import MachineMemory, put_together
 from keras_preempt.checkpoint.manifest import Manifest, PartRef
 from keras_preempt.process import environment
-from keras_preempt.training.save.memory_saves import neighbour
 
 
 def held(members: int, parts: set[int], created_at: float = 1.0) -> Manifest:
@@ -54,14 +53,6 @@ def test_what_workers_hold_is_whole_exactly_if_some_worker_holds_each_part(holdi
         assert all(part in holdings[worker] for part, worker in givers.items())
         # Nothing is sent that a worker has itself.
         assert all(givers[part] == part for part in range(members) if part in holdings[part])
-
-
-@pytest.mark.parametrize(
-    ("hosts", "shift"),
-    [("a", 1), ("aaaa", 1), ("abcd", 1), ("aabb", 2), ("aaabbb", 3), ("abab", 1), ("aabbcc", 2)],
-)
-def test_the_neighbour_is_on_another_machine_if_there_is_one(hosts: str, shift: int) -> None:
-    assert neighbour(hosts) == shift
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
 from keras_preempt.checkpoint import machine_memory
 from keras_preempt.checkpoint.errors import StoreUnavailable
+from keras_preempt.training.save.memory_saves import neighbour
 from keras_preempt.training.save.schedule import NEVER
 from tests import fits
 from tests.cluster import small_fit
@@ -269,3 +270,11 @@ def test_what_cannot_be_asked_for_is_refused_at_once(options: dict[str, Any], tm
     (name,) = options
     with pytest.raises(ValueError, match=f"Expected {name}"):
         PreemptionCallback(tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "shift"),
+    [("a", 1), ("aaaa", 1), ("abcd", 1), ("aabb", 2), ("aaabbb", 3), ("abab", 1), ("aabbcc", 2)],
+)
+def test_the_neighbour_is_on_another_machine_if_there_is_one(hosts: str, shift: int) -> None:
+    assert neighbour(hosts) == shift
