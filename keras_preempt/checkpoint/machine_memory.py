@@ -102,8 +102,8 @@ class MachineMemory:
         free = max(0, min(shutil.disk_usage(self.run).free, int(available() * (1 - SPARED)))) + held
         if free < size:
             raise StoreUnavailable(
-                f"Expected {size / 1e9:.1f} GB free in {self.base.parent}, for two checkpoints in memory. Received: "
-                f"{free / 1e9:.1f} GB."
+                f"Expected {size / 1e6:,.1f} MB free in {self.base.parent}, for two checkpoints in memory. Received: "
+                f"{free / 1e6:,.1f} MB. Free some, or pass another memory_dir."
             )
 
     def commit(self, attempt: Attempt, parts: Sequence[Part], now: float) -> None:
