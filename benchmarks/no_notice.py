@@ -140,8 +140,8 @@ def killed(way: str, every: int, steps: int, units: int, after: int) -> Killed:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--runs", type=int, default=3, help="deaths of each way")
-    parser.add_argument("--pairs", type=int, default=4, help="undisturbed runs of each way")
+    parser.add_argument("--runs", type=int, default=8, help="deaths of each way")
+    parser.add_argument("--pairs", type=int, default=3, help="undisturbed runs of each way")
     parser.add_argument(
         "--steps", type=int, default=2500, help="of each undisturbed run, and before a death at most"
     )
