@@ -21,8 +21,8 @@ from keras_preempt.checkpoint.commit import Patience, commit
 from keras_preempt.checkpoint.division import divide
 from keras_preempt.checkpoint.errors import AlreadyExists
 from keras_preempt.checkpoint.finding import CheckpointInfo, committed
-from keras_preempt.checkpoint.layout import attempt_directory, attempt_name, incarnation_file
-from keras_preempt.checkpoint.manifest import Manifest
+from keras_preempt.checkpoint.layout import attempt_directory, attempt_name, incarnation_file, part_file
+from keras_preempt.checkpoint.manifest import Manifest, PartRef
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
@@ -149,3 +149,24 @@ def little_memory_taken(most: int) -> Iterator[None]:
 def refuse_links(monkeypatch: pytest.MonkeyPatch) -> None:
     none_here = OSError(errno.EOPNOTSUPP, "no hard links here")
     monkeypatch.setattr(os, "link", mock.Mock(side_effect=none_here))
+
+
+def held(members: int, parts: set[int], created_at: float = 1.0) -> Manifest:
+    """The manifest of what one machine holds in memory: these parts of a checkpoint of so many workers."""
+    refs = tuple(PartRef(part, part_file(part), 10, part) for part in sorted(parts))
+    return Manifest(
+        format=1,
+        step=7,
+        position={"epoch": 0, "phase": "train", "batch": 7, "step": 7},
+        incarnation=1,
+        attempt="00001-0003",
+        kind="memory",
+        finished=False,
+        reason="",
+        members=members,
+        writers=tuple(sorted(parts)),
+        parts=refs,
+        missing=tuple(sorted(set(range(members)) - parts)),
+        created_at=created_at,
+        versions={},
+    )

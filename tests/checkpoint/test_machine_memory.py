@@ -11,30 +11,9 @@ from hypothesis import strategies as st
 
 from keras_preempt.checkpoint import machine_memory
 from keras_preempt.checkpoint.errors import StoreUnavailable
-from keras_preempt.checkpoint.layout import part_file
 from keras_preempt.checkpoint.machine_memory import MachineMemory, put_together
-from keras_preempt.checkpoint.manifest import Manifest, PartRef
 from keras_preempt.process import environment
-
-
-def held(members: int, parts: set[int], created_at: float = 1.0) -> Manifest:
-    refs = tuple(PartRef(part, part_file(part), 10, part) for part in sorted(parts))
-    return Manifest(
-        format=1,
-        step=7,
-        position={"epoch": 0, "phase": "train", "batch": 7, "step": 7},
-        incarnation=1,
-        attempt="00001-0003",
-        kind="memory",
-        finished=False,
-        reason="",
-        members=members,
-        writers=tuple(sorted(parts)),
-        parts=refs,
-        missing=tuple(sorted(set(range(members)) - parts)),
-        created_at=created_at,
-        versions={},
-    )
+from tests.checkpoint.builders import held
 
 
 @given(

@@ -12,6 +12,7 @@ import pytest
 
 from keras_preempt.agreement.coordinator import CoordinationLost, Coordinator
 from keras_preempt.checkpoint.errors import CheckpointError, StoreUnavailable
+from keras_preempt.checkpoint.in_memory import InMemory
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Moved, uncounted
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exit_status_of
@@ -20,7 +21,7 @@ from keras_preempt.training.start import handshake, startup
 from keras_preempt.training.start.handshake import StartError, WorkerMissing
 from keras_preempt.training.start.startup import Startup
 from tests.agreement.memory_coordinator import PATIENCE, MemoryService
-from tests.checkpoint.builders import model, new_store, save, snapshot
+from tests.checkpoint.builders import held, model, new_store, save, snapshot
 from tests.checkpoint.round_table import together
 
 IDENTITY: dict[str, Any] = {
@@ -288,6 +289,24 @@ def test_ctrl_c_between_two_questions_is_told_to_all_at_once(
     outcomes = begin_all([store] * 3)
     assert isinstance(outcomes.pop(1), KeyboardInterrupt)
     assert all("Worker 1 was ended while it began its fit" in str(outcome) for outcome in outcomes)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_what_happens_to_a_worker_that_is_told_of_one_in_memory_is_told_to_all_at_once(
+    error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshake, "START_TIMEOUT", PATIENCE * 10)  # told, not timed out
+    store = saved_run(tmp_path)
+    text = held(members=2, parts={0, 1}).to_json().decode()
+    monkeypatch.setattr(Described, "hold", lambda self, run_id: [text])
+    monkeypatch.setattr(
+        Described, "meet", lambda self, number, info: self.handshake.agree(f"given/{number}", "", int)[1]
+    )
+    monkeypatch.setattr(InMemory, "from_json", mock.Mock(side_effect=error("cannot be")))
+    leader, follower = begin_all([store, store])
+    assert isinstance(follower, error)
+    assert isinstance(leader, StartError)
+    assert "Worker 1 " in str(leader)
 
 
 def test_a_worker_that_loses_the_one_that_hosts_the_service_has_a_status_of_its_own(tmp_path: Path) -> None:

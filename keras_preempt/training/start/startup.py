@@ -279,16 +279,14 @@ class Startup:
         handshake.say(f"sees/{member}", {**self.facts, HELD: held})
         number = 0
         while True:
-            mine = f"read/{number}/{member}"
-            with handshake.telling_of_interrupt(
-                mine, f"exchange/{number}/{member}", f"read/{number + 1}/{member}"
-            ):
+            stages = [f"{stage}/{n}" for n in (number, number + 1) for stage in _STAGES]
+            with handshake.telling_of_interrupt(*(f"{stage}/{member}" for stage in stages)):
                 proposal = handshake.hear_leader(f"proposal/{number}")
                 if proposal["name"] is None:
                     return Start(incarnation, None, "", ())
                 name, together = str(proposal["name"]), bool(proposal["together"])
-                with handshake.telling(mine):
-                    told = proposal.get("memory")
+                told = proposal.get("memory")
+                with handshake.telling(f"{'read' if told is None else 'given'}/{number}/{member}"):
                     info = find(self.store, name) if told is None else InMemory.from_json(told)
                 if info is None:
                     why = CheckpointError(f"not visible to worker {member}")
@@ -320,6 +318,10 @@ class Startup:
                 "The workers could not read %s together, so each reads all of it: %s", about, wrong
             )
         return loaded, wrong
+
+
+_STAGES = ("given", "taken", "read", "exchange")
+"""Of one proposal, in each of which worker 0 waits for the others; the first two of one in memory."""
 
 
 def _start(
