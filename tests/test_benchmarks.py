@@ -151,6 +151,18 @@ def test_grace_uses_most_of_the_time_and_is_gone_before_it_is_over() -> None:
     assert "Ours: 0 runs too late, 0 failed." in result.stdout
 
 
+@pytest.mark.bench
+@pytest.mark.timeout(1200)
+def test_a_death_without_notice_is_counted_in_steps_seconds_and_bytes_for_each_way_to_save() -> None:
+    found = measured("no_notice.py", "--quick")
+    ways = ('memory_every="auto"', "save_every", "BackupAndRestore(save_freq=)")
+    for _, lost, at_most, seconds, _, cost in (found[way] for way in ways):
+        assert 0 <= float(lost) <= float(at_most)
+        assert float(seconds) > 0
+        assert float(cost) > 0.5
+    assert found[ways[0]][4] == "0.0"
+
+
 @pytest.mark.parametrize(
     ("directory", "client", "bucket", "missed"),
     [
