@@ -39,6 +39,8 @@ def note_opened(event: str, arguments: tuple[Any, ...]) -> None:
 class Notes(keras.callbacks.Callback):  # type: ignore[misc]
     """Writes a line after each step."""
 
+    keeps_state = False  # Else what the first start has read would be restored in the second.
+
     def __init__(self) -> None:
         super().__init__()
         self._file = (FOLDER / f"steps-{len(list(FOLDER.glob('steps-*')))}.jsonl").open("w", buffering=1)
@@ -74,6 +76,9 @@ def main() -> None:
     elif WAY == "backup":
         ours = [keras.callbacks.BackupAndRestore(str(RUN), save_freq=EVERY)]
     sys.addaudithook(note_opened)
+    opened.update(
+        map(str, RUN.rglob("*.h5"))
+    )  # BackupAndRestore reads what there is, by h5py: Python is not told.
     epochs = STEPS // IN_EPOCH
     model.fit(x, y, batch_size=BATCH, epochs=epochs, verbose=0, callbacks=[*ours, Notes()])
 
