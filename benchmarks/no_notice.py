@@ -153,11 +153,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     aims = Aims(apply=not options.quick)
     print(conditions(), flush=True)
     size = options.steps, options.units
-    plain = cost_of_step("plain", 1, *size)
     every = {"memory": 1}
     for way in ("save_every", "backup"):
-        per_save = max(1e-9, (cost_of_step(way, OFTEN, *size) - plain) * OFTEN)
-        every[way] = max(OFTEN, round(per_save / (SHARE * plain)))
+        # In turns, since the speed of a shared machine drifts.
+        ratios = [
+            cost_of_step(way, OFTEN, *size) / cost_of_step("plain", 1, *size) for _ in range(options.pairs)
+        ]
+        every[way] = max(OFTEN, round((statistics.median(ratios) - 1) * OFTEN / SHARE))
+    plain = cost_of_step("plain", 1, *size)
     costs: dict[str, list[float]] = {way: [] for way in WAYS}
     for _ in range(options.pairs):
         for way in WAYS:
