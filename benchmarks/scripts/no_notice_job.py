@@ -76,9 +76,8 @@ def main() -> None:
     elif WAY == "backup":
         ours = [keras.callbacks.BackupAndRestore(str(RUN), save_freq=EVERY)]
     sys.addaudithook(note_opened)
-    opened.update(
-        map(str, RUN.rglob("*.h5"))
-    )  # BackupAndRestore reads what there is, by h5py: Python is not told.
+    # BackupAndRestore reads what there is, by h5py: Python is not told.
+    opened.update(map(str, RUN.rglob("*.h5")))
     epochs = STEPS // IN_EPOCH
     model.fit(x, y, batch_size=BATCH, epochs=epochs, verbose=0, callbacks=[*ours, Notes()])
 

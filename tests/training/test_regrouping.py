@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_preempt.checkpoint.manifest import Manifest, PartRef
 from keras_preempt.checkpoint.reader import Loaded, WorkerState
 from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state.model import ModelState
 from keras_preempt.state.regroup import Rule
 from keras_preempt.state.regrouping import Regrouped, regroup_checkpoint
+from tests.checkpoint.builders import held
 
 ALONE = Setup(workers=1, replicas=1, global_batch=8, batches=6, built_from=0)
 POSITION = {"epoch": 2, "phase": "train", "batch": 3, "step": 15}
@@ -55,21 +55,13 @@ def found(model_state: ModelState, present: tuple[int, ...], members: int) -> Lo
         place = {"position": PLACE, "way": "replay", "snapshot": {"drawn": 2, "part": [member, members]}}
         state = {"input": place, "member": member}
         workers.append(WorkerState(member, local, state))
-    manifest = Manifest(
-        format=1,
+    manifest = replace(
+        held(members, set(present)),
         step=15,
         position=POSITION,
-        incarnation=1,
-        attempt="00001-0000",
         kind="preemption",
-        finished=False,
         reason="SIGTERM",
-        members=members,
         writers=(present[0],),
-        parts=tuple(PartRef(member, f"w{member:05d}.part.json", 1, 0) for member in present),
-        missing=tuple(sorted(set(range(members)) - set(present))),
-        created_at=0.0,
-        versions={},
     )
     tensors = {name: value for name, value in values.items() if name not in names}
     old = replace(ALONE, workers=members, replicas=members)
