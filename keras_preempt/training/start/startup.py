@@ -48,6 +48,9 @@ SHARED_WAIT = 10.0
 
 EXCHANGE, READ = "exchange", "read"
 
+_STAGES = ("given", "taken", "read", "exchange")
+"""Of one proposal, in each of which worker 0 waits for the others; the first two of one in memory."""
+
 
 def reads_together(store: Store) -> bool:
     """Whether the workers are to read a checkpoint together.
@@ -318,10 +321,6 @@ class Startup:
                 "The workers could not read %s together, so each reads all of it: %s", about, wrong
             )
         return loaded, wrong
-
-
-_STAGES = ("given", "taken", "read", "exchange")
-"""Of one proposal, in each of which worker 0 waits for the others; the first two of one in memory."""
 
 
 def _start(
