@@ -26,7 +26,8 @@ from keras_preempt.process.environment import RESTORE
 from keras_preempt.training.save.resuming import Start
 from keras_preempt.training.start import handshake
 from keras_preempt.training.start.reading_ahead import reading_ahead
-from keras_preempt.training.start.startup import Share, Startup, reads_together
+from keras_preempt.training.start.reading_together import Share, reads_together
+from keras_preempt.training.start.startup import Startup
 from tests import fits
 from tests.agreement.memory_coordinator import MemoryService
 from tests.checkpoint.round_table import Damage, RoundTable, together
