@@ -84,7 +84,9 @@ def test_the_first_failure_in_order_is_raised_after_all_calls_have_ended(
     with pytest.raises(ValueError, match="number 1$"):
         in_parallel(bucket if remote else directory, calls, size)
     assert 1 in ended
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("keras_preempt-transfer")]
+    assert not [
+        thread for thread in threading.enumerate() if thread.name.startswith("keras_preempt-transfer")
+    ]
 
 
 def test_calls_that_have_not_begun_when_one_fails_are_not_made(bucket: Store) -> None:
