@@ -112,12 +112,14 @@ def give_all(gather: Gather, members: int, member: int, data: bytes) -> list[byt
 
     All workers call it at the same time. Nothing is verified.
     """
+    failpoints.point("restore.in-exchange")
     length = np.full(ROUNDING // 8, len(data), np.int64).view(np.uint8)
     sizes = [int(told.view(np.int64)[0]) for told in gather(length)]
     arrived = [bytearray() for _ in sizes]
     step = piece_length(max(sizes), members)
     pieces = _pieces([np.frombuffer(data, np.uint8)], step)
     for start in range(0, max(sizes), step):
+        failpoints.point("restore.in-exchange")
         for worker, given in enumerate(gather(next(pieces))):
             arrived[worker] += given[: max(0, sizes[worker] - start)].tobytes()
     arrived[member][:] = data
