@@ -164,17 +164,9 @@ class Flaky(LocalStore):
         return super().open(name, moved)
 
 
-def begin_together(
-    stores: list[Flaky],
-    table: RoundTable,
-    *,
-    proposes: tuple[bool, bool] = (True, False),
-    tell: bool = False,
-    damage: dict[int, Damage] | None = None,
-    shares: Callable[[int, Share], Any] = lambda member, share: share,
-) -> list[Start]:
-    """Begins a fit of two workers that can exchange what they read; `tell` also the part lists."""
-    return started(begin_each(stores, table, proposes=proposes, tell=tell, damage=damage, shares=shares))
+def begin_together(stores: list[Flaky], table: RoundTable, **how: Any) -> list[Start]:
+    """Begins a fit of two workers that can exchange what they read; see `begin_each`."""
+    return started(begin_each(stores, table, **how))
 
 
 def begin_each(
@@ -182,12 +174,16 @@ def begin_each(
     table: RoundTable,
     *,
     proposes: tuple[bool, bool] = (True, False),
-    tell: bool = True,
+    tell: bool = False,
     damage: dict[int, Damage] | None = None,
     shares: Callable[[int, Share], Any] = lambda member, share: share,
     give: Callable[[int, Callable[[], list[bytes]]], list[bytes]] = lambda member, call: call(),
 ) -> list[Start | Exception]:
-    """Returns what came of each; `give` is called with the worker's number and what gives its part lists."""
+    """Returns what came of each worker, also if it has failed.
+
+    `tell` says whether they tell each other the part lists; `give` is called with the number of a worker, and what
+    gives those that it has read.
+    """
     service = MemoryService(2)
 
     def worker(member: int) -> Callable[[], Start]:
@@ -368,7 +364,7 @@ def test_an_exchange_of_part_lists_that_breaks_on_one_worker_ends_the_start_of_a
             raise ValueError("the network is gone")
         return [b"", b""]  # As if it were over here.
 
-    outcomes = begin_each(listed, table, give=give)
+    outcomes = begin_each(listed, table, tell=True, give=give)
     of_one(broken, "the network is gone", ValueError, outcomes)
 
 
@@ -385,7 +381,7 @@ def test_a_worker_that_dies_before_it_tells_ends_the_start_of_the_others_in_time
 
     monkeypatch.setattr(handshake.Handshake, "say", dies)
     monkeypatch.setattr(handshake.Handshake, "_tell", lambda self, error, name: None)
-    first, second = begin_each(listed, table)
+    first, second = begin_each(listed, table, tell=True)
     assert isinstance(first, handshake.WorkerMissing)
     assert "Expected worker 1 to begin its fit too" in str(first)
     assert isinstance(second, SystemExit)

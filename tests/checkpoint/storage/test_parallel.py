@@ -81,7 +81,7 @@ def test_the_first_failure_in_order_is_raised_after_all_calls_have_ended(
             raise ValueError(f"number {number}")
 
     calls = [partial(call, number) for number in range(4 * REQUESTS)]
-    with pytest.raises(ValueError, match="number 1$"):
+    with pytest.raises(ValueError, match=r"number 1$"):
         in_parallel(bucket if remote else directory, calls, size)
     assert 1 in ended
     assert not [
