@@ -385,3 +385,10 @@ def test_a_worker_that_dies_before_it_tells_ends_the_start_of_the_others_in_time
     assert isinstance(first, handshake.WorkerMissing)
     assert "Expected worker 1 to begin its fit too" in str(first)
     assert isinstance(second, SystemExit)
+
+
+def test_a_manifest_that_one_worker_cannot_read_is_told_at_once(
+    listed: list[Flaky], table: RoundTable
+) -> None:
+    listed[1].kind, listed[1].failures = "MANIFEST.json", 1
+    of_one(1, "the disk of this worker failed", OSError, begin_each(listed, table, tell=True))

@@ -48,8 +48,14 @@ def test_results_come_in_the_order_of_the_calls(directory: Store) -> None:
 
 @pytest.mark.parametrize(
     ("remote", "size", "most"),
-    [(False, LARGE, TRANSFERS), (True, LARGE, TRANSFERS), (True, 0, REQUESTS), (False, 0, parallel._LOCAL)],
-    ids=["transfers", "transfers of a bucket", "requests to a bucket", "many small files"],
+    [
+        (False, LARGE, TRANSFERS),
+        (True, LARGE, TRANSFERS),
+        (True, 0, REQUESTS),
+        (True, 64 << 20, REQUESTS),  # 64 kB each
+        (False, 0, parallel._LOCAL),
+    ],
+    ids=["transfers", "of a bucket", "requests to a bucket", "its small files", "many small files"],
 )
 def test_a_limited_number_of_calls_run_at_once(
     remote: bool, size: int, most: int, directory: Store, bucket: Store
