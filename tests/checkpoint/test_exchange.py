@@ -221,14 +221,3 @@ def test_each_worker_gets_what_all_have_given(given_by: list[bytes], words: int)
         calls = [partial(give_all, table.gather(m), members, m, data) for m, data in enumerate(given_by)]
         got = together(calls)
     assert got == [given_by] * members
-
-
-@given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 7))
-def test_each_file_goes_to_the_worker_that_has_the_least_the_largest_first(
-    sizes: list[int], workers: int
-) -> None:
-    shares = share_out(sizes, workers)
-    assert sorted(file for share in shares for file in share) == list(range(len(sizes)))
-    held = [sum(sizes[file] for file in share) for share in shares]
-    assert max(held) - min(held) <= max(sizes, default=0)
-    assert max(map(len, share_out([0] * 20, workers))) <= -(-20 // workers)
