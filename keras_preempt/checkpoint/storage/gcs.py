@@ -27,6 +27,7 @@ from keras_preempt.checkpoint.storage.gcs_client import GcsBucket, GcsPlace, Obj
 from keras_preempt.checkpoint.storage.gcs_connections import Connections
 from keras_preempt.checkpoint.storage.gcs_transfer import file_size, get, get_bytes, put
 from keras_preempt.checkpoint.storage.overlap import Overlap, Overlaps
+from keras_preempt.checkpoint.storage.parallel import REQUESTS
 from keras_preempt.checkpoint.storage.segmented_log import SegmentedLog
 from keras_preempt.checkpoint.storage.staging import StagedWriter, StagingDirectory
 from keras_preempt.checkpoint.storage.store import (
@@ -73,7 +74,7 @@ class GcsStore(Store):
         self._place = GcsPlace(url)
         self.url, self.key = url, self._place.key
         self._most = connections
-        self._connections = Connections(2 * connections)
+        self._connections = Connections(max(2 * connections, REQUESTS))
         self._bucket = GcsBucket(self._place, connect, self._connections)
         self._staging_dir = staging_dir
         self._lock = threading.Lock()
