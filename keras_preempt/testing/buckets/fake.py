@@ -13,7 +13,7 @@ from keras_preempt.testing.buckets.errors import ServiceError
 from keras_preempt.testing.buckets.faults import DEFAULT_KINDS, FaultPlan, Faults, check_kind
 from keras_preempt.testing.buckets.objects import (
     Buckets,
-    Content,
+    ObjectBytes,
     ObjectSummary,
     StoredObject,
     no_condition,
@@ -106,6 +106,15 @@ class FakeBucket(Fake[BucketServer]):
         self._buckets.policies = tuple(policies)
 
     @property
+    def versioned(self) -> bool:
+        """Whether the buckets keep versions of what is replaced or deleted. May be set."""
+        return self._buckets.versioned
+
+    @versioned.setter
+    def versioned(self, versioned: bool) -> None:
+        self._buckets.versioned = versioned
+
+    @property
     def faults(self) -> Faults:
         """The faults that happen by themselves. They may be replaced at any time."""
         return self._plan.seeded
@@ -169,7 +178,7 @@ class FakeBucket(Fake[BucketServer]):
 
     def put(self, bucket: str, name: str, content: bytes) -> int:
         """Stores an object without a request, replacing any that is there; returns its generation."""
-        return self._buckets.insert(bucket, name, Content(content), {}, no_condition).generation
+        return self._buckets.insert(bucket, name, ObjectBytes(content), {}, no_condition).generation
 
     def remove(self, bucket: str, name: str) -> None:
         """Removes an object without a request."""

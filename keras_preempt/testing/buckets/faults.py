@@ -119,9 +119,7 @@ class FaultPlan:
         self._lock = threading.Lock()
         self._seen: Counter[str] = Counter()
 
-    def choose(
-        self, applicable: frozenset[str], what: str, text: str, *, of_bucket: bool
-    ) -> Fault | None:
+    def choose(self, applicable: frozenset[str], what: str, text: str, *, of_bucket: bool) -> Fault | None:
         """The fault that happens to a request, out of those `applicable` to it, or None.
 
         `what` identifies what is asked for, the same in every run; an ordered fault's `match` is looked for in `text`.

@@ -26,7 +26,7 @@ OPERATIONS = ("bucket", "create", "delete", "get", "list", "update")
 """What permission can be denied for: reading a bucket's metadata, and the five things done with objects."""
 
 
-class Content:
+class ObjectBytes:
     """The bytes of an object, and their sums: computed only when they are asked for, since that is slow."""
 
     def __init__(self, data: bytes) -> None:
@@ -47,7 +47,7 @@ class StoredObject:
 
     bucket: str
     name: str
-    body: Content
+    body: ObjectBytes
     generation: int
     fields: Mapping[str, Any]
     created: datetime
@@ -187,6 +187,12 @@ class Buckets:
             every = [each for past in found.past.values() for each in past] + list(found.objects.values())
             return sorted(every, key=lambda each: (each.name, -each.generation))
 
+    def history(self, bucket: str, name: str) -> list[StoredObject]:
+        """The versions of a name, also those that mark deletions, the newest one last."""
+        with self._lock:
+            held = self.bucket(bucket)
+            return [*held.past.get(name, []), *filter(None, [held.objects.get(name)])]
+
     def check_insert(self, bucket: str, name: str, check: Check) -> None:
         """Raises the error that would refuse a write that begins now; stores nothing."""
         with self._lock:
@@ -198,7 +204,7 @@ class Buckets:
                 self.require(self._errors.replacing)
 
     def insert(
-        self, bucket: str, name: str, content: Content, fields: Mapping[str, Any], check: Check
+        self, bucket: str, name: str, content: ObjectBytes, fields: Mapping[str, Any], check: Check
     ) -> StoredObject:
         """Stores a new generation if the preconditions hold."""
         with self._lock:
@@ -248,16 +254,25 @@ class Buckets:
             del self._buckets[bucket].objects[name]
             return found
 
-    def mark_deleted(self, bucket: str, name: str) -> StoredObject:
+    def mark_deleted(self, bucket: str, name: str, check: Check) -> StoredObject:
         """Deletes an object of which versions are kept, whether or not it is there: a mark comes on top of them."""
         with self._lock:
             held = self.bucket(bucket)
             self.require("delete")
+            check(held.objects.get(name))
             self._keep(bucket, name)
             held.objects.pop(name, None)
             now = _now()
             mark = StoredObject(
-                bucket, name, Content(b""), self._next_generation(), {}, now, now, versioned=True, deleted=True
+                bucket,
+                name,
+                ObjectBytes(b""),
+                self._next_generation(),
+                {},
+                now,
+                now,
+                versioned=True,
+                deleted=True,
             )
             held.past.setdefault(name, []).append(mark)
             return mark

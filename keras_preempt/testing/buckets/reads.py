@@ -28,7 +28,6 @@ def wanted_range(header: str, size: int) -> tuple[int, int] | None:
     return start, end
 
 
-
 @dataclass
 class Page:
     """One page of a listing: objects, and prefixes that stand for all objects that begin with them."""

@@ -15,7 +15,7 @@ from keras_preempt.testing.buckets.calls import BucketApi, BucketCall
 from keras_preempt.testing.buckets.errors import ServiceError
 from keras_preempt.testing.buckets.faults import APPLICABLE
 from keras_preempt.testing.gcs import errors
-from keras_preempt.testing.gcs.objects import GcsBuckets, Preconditions, number_in, resource_of
+from keras_preempt.testing.gcs.objects import GcsBuckets, Preconditions, number_in, json_resource
 from keras_preempt.testing.gcs.reads import download, listing_page
 from keras_preempt.testing.gcs.uploads import (
     UploadSession,
@@ -138,7 +138,7 @@ class Api(BucketApi[ApiCall]):
             case ("" | "/download", "GET", "o", True):
                 found = self.buckets.get(call.bucket, call.name, call.query)
                 if call.category != "media":
-                    return self._object(resource_of(found))
+                    return self._object(json_resource(found))
                 return download(found, call.headers)
             case ("", "DELETE", "o", True):
                 self.buckets.remove(call.bucket, call.name, call.query)
@@ -146,7 +146,7 @@ class Api(BucketApi[ApiCall]):
             case ("", "PATCH", "o", True):
                 changes = parse_resource(call.body)
                 updated = self.buckets.update(call.bucket, call.name, call.query, changes)
-                return self._object(resource_of(updated))
+                return self._object(json_resource(updated))
             case ("", "GET", "o", False):
                 objects = self.buckets.objects(call.bucket)
                 self.buckets.require("list", "bucket")
@@ -177,11 +177,11 @@ class Api(BucketApi[ApiCall]):
         fields = {**source.fields, **parse_resource(call.body)}
         copy = self.buckets.upload(bucket, name, source.content, fields, Preconditions.of(call.query))
         if not call.rewrites:
-            return self._object(resource_of(copy))
+            return self._object(json_resource(copy))
         size = str(len(source.content))
         sizes = {"totalBytesRewritten": size, "objectSize": size}
         return Reply.of(
-            {"kind": "storage#rewriteResponse", **sizes, "done": True, "resource": resource_of(copy)}
+            {"kind": "storage#rewriteResponse", **sizes, "done": True, "resource": json_resource(copy)}
         )
 
     def _object(self, resource: dict[str, Any]) -> Reply:
@@ -211,7 +211,7 @@ class Api(BucketApi[ApiCall]):
         if call.query["uploadType"] != "resumable":
             fields = {**fields, **checksums(call.headers)}
             stored = self.buckets.upload(call.bucket, name, content, fields, conditions)
-            return self._object(resource_of(stored))
+            return self._object(json_resource(stored))
         self.buckets.check_insert(call.bucket, name, conditions.check)
         total = number_in(call.headers, "x-upload-content-length")
         session = UploadSession(call.bucket, name, fields, conditions, total)

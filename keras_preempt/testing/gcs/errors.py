@@ -42,6 +42,7 @@ _STATUS_WORDS = {
     504: ("gatewayTimeout", "Gateway Timeout"),
 }
 
+
 def plain_error(status: int, headers: dict[str, str] | None = None) -> GcsError:
     """An error that has nothing to do with the request itself; `status` is one of `ERROR_STATUSES`."""
     return GcsError(status, *_STATUS_WORDS[status], headers)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from keras_preempt.testing.buckets.objects import Buckets, Content, StoredBucket, StoredObject
+from keras_preempt.testing.buckets.objects import Buckets, ObjectBytes, StoredBucket, StoredObject
 from keras_preempt.testing.gcs import errors
 
 WRITERS_FIELDS = (
@@ -28,7 +28,7 @@ def etag_of(stored: StoredObject) -> str:
     return base64.b64encode(f"{stored.generation}/{stored.metageneration}".encode()).decode()
 
 
-def resource_of(stored: StoredObject) -> dict[str, Any]:
+def json_resource(stored: StoredObject) -> dict[str, Any]:
     return {
         **stored.fields,
         "kind": "storage#object",
@@ -120,7 +120,7 @@ class GcsBuckets(Buckets):
         self, bucket: str, name: str, data: bytes, fields: Mapping[str, Any], conditions: Preconditions
     ) -> StoredObject:
         """Stores a new generation if the preconditions hold, and checksums in the client's `fields` are right."""
-        content = Content(data)
+        content = ObjectBytes(data)
         if fields.get("crc32c") not in (None, content.crc32c):
             raise errors.invalid(
                 f"Provided CRC32C {fields['crc32c']} doesn't match calculated CRC32C {content.crc32c}."

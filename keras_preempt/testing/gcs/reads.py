@@ -15,7 +15,7 @@ from typing import Any
 from keras_preempt.testing.buckets.objects import StoredObject
 from keras_preempt.testing.buckets.reads import folded_page, wanted_range
 from keras_preempt.testing.gcs import errors
-from keras_preempt.testing.gcs.objects import Query, etag_of, number_in, resource_of
+from keras_preempt.testing.gcs.objects import Query, etag_of, number_in, json_resource
 from keras_preempt.testing.server import Reply
 
 _LARGEST_PAGE = 1000  # items and prefixes together, as in the real service
@@ -88,13 +88,15 @@ def listing_page(objects: Mapping[str, StoredObject], query: Query) -> dict[str,
         last = base64.b64decode(token, altchars=b"-_", validate=True).decode()
     except ValueError as error:
         raise errors.invalid(f"Invalid page token: {token!r:.80}") from error
-    within = ((name, stored) for name, stored in objects.items() if start <= name and not (end and name >= end))
+    within = (
+        (name, stored) for name, stored in objects.items() if start <= name and not (end and name >= end)
+    )
     page = folded_page(within, prefix, delimiter, last, limit)
     answer: dict[str, Any] = {"kind": "storage#objects"}
     if not page.complete:
         answer["nextPageToken"] = base64.urlsafe_b64encode(page.last.encode()).decode()
     if page.items:
-        answer["items"] = [resource_of(stored) for stored in page.items]
+        answer["items"] = [json_resource(stored) for stored in page.items]
     if page.prefixes:
         answer["prefixes"] = page.prefixes
     return answer

@@ -16,7 +16,7 @@ from typing import Any
 
 from keras_preempt.testing.buckets.errors import ServiceError
 from keras_preempt.testing.gcs import errors
-from keras_preempt.testing.gcs.objects import GcsBuckets, Preconditions, resource_of
+from keras_preempt.testing.gcs.objects import GcsBuckets, Preconditions, json_resource
 
 QUANTUM = 256 * 1024
 """A resumable upload keeps whole multiples of this many bytes, until it is complete."""
@@ -126,7 +126,7 @@ class UploadSession:
             except ServiceError as error:
                 self.refused = error  # For good: asked again, the answer is the same.
                 raise
-            self.stored = resource_of(stored)
+            self.stored = json_resource(stored)
             return self.stored
 
     def _keep(self, first: int, body: bytes) -> bool:
