@@ -116,14 +116,13 @@ class S3Api(BucketApi[S3Call]):
 
     def _versioning(self, call: S3Call) -> Reply:
         self._require_bucket(call, "bucket")
-        return documents.document(
-            "VersioningConfiguration", [("Status", "Enabled")] if self.buckets.versioned else []
-        )
+        kept = self.buckets.bucket(call.bucket).versioned
+        return documents.document("VersioningConfiguration", [("Status", "Enabled")] if kept else [])
 
     def _set_versioning(self, call: S3Call) -> Reply:
         self._require_bucket(call, "bucket")
         wanted = documents.parsed(call.body, "VersioningConfiguration").findtext("Status")
-        self.buckets.versioned = wanted == "Enabled"
+        self.buckets.bucket(call.bucket).versioned = wanted == "Enabled"
         return Reply()
 
     def _create_bucket(self, call: S3Call) -> Reply:

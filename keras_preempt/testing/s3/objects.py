@@ -104,7 +104,7 @@ class S3Objects:
                     return {**told, "x-amz-delete-marker": "true"} if kept.deleted else told
             return told  # As if it had been there.
         check = no_condition if condition is None else _match_check(condition, name)
-        if buckets.versioned:
+        if buckets.bucket(bucket).versioned:
             mark = buckets.mark_deleted(bucket, name, check)
             return {"x-amz-delete-marker": "true", **_version_header(mark)}
         try:
