@@ -14,7 +14,12 @@ from tests.checkpoint.storage.buckets import fake_bucket, new_store
 
 KINDS = ("429", "503", "corrupted", "corrupted-upload", "lost-response", "reset", "truncated")
 
-KINDS_OF = {"gs": KINDS, "s3": (*KINDS, "409", "412", "500"), "az": (*KINDS, "409", "412", "500")}
+KINDS_OF = {
+    "gs": KINDS,
+    "s3": (*KINDS, "409", "412", "500"),
+    # Azure does not look at the bytes of an upload: HTTPS guards them, which the fake does not speak.
+    "az": (*(kind for kind in KINDS if kind != "corrupted-upload"), "409", "412", "500"),
+}
 """What a network and a service do, by the scheme of the bucket."""
 
 
