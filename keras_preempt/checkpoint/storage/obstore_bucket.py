@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import obstore
-from obstore.exceptions import PreconditionError
+from obstore.exceptions import BaseError, PreconditionError
 
 from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable
 from keras_preempt.checkpoint.storage.bucket_place import BucketPlace
@@ -127,7 +127,10 @@ class ObstoreBucket:
             except FileNotFoundError:
                 if self._is_there:
                     raise
-            # The answer to a HEAD does not say what is missing: the object, or the bucket.
+            except BaseError as error:
+                if not self.failure_of(error).is_untold:
+                    raise
+            # The answer to a HEAD does not say what is missing, the object or the bucket, nor why it was refused.
             moved()
             await obstore.get_async(store, name, options={"range": (0, 1)})
             raise ForeignAnswer("an object that is there, and is not when it is looked at")

@@ -29,9 +29,18 @@ FAILURES = (BaseError, OSError, ValueError, Silence, ForeignAnswer, NoProfile)
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 """The statuses after which a request is tried again for as long as there is time."""
 
-_PASSING_CODES = frozenset({"RequestTimeout", "OperationAborted", "ConditionalRequestConflict", "ServerBusy"})
+_GOING = "ContainerBeingDeleted"  # Another of the same name may be made a moment later.
+_PASSING_CODES = frozenset(
+    {"RequestTimeout", "OperationAborted", "ConditionalRequestConflict", "ServerBusy", _GOING}
+    | {
+        "BadDigest",
+        "XAmzContentSHA256Mismatch",
+        "XAmzContentChecksumMismatch",
+        "Md5Mismatch",
+    }  # Damaged on the way.
+)
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"})
-_MISSING = frozenset({"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"})
+_MISSING = frozenset({"NoSuchBucket", "ContainerNotFound"})
 _UNKNOWN_KEYS = frozenset(
     {
         "InvalidAccessKeyId",
@@ -47,6 +56,7 @@ _LOCKED = ("BlobImmutable", "ImmutabilityPolicy", "LegalHold", "LeaseIdMissing")
 _STATUS = re.compile(r"status code: (\d{3})|\(code: (\d{3})\)")
 _CODE = re.compile(r"<Code>([^<]+)</Code>")
 _TOLD = re.compile(r"<Message>([^<\n]*)")
+_DETAIL = re.compile(r"<AuthenticationErrorDetail>([^<\n]*)")
 _REQUEST = re.compile(r"Error performing [A-Z]+ (\S+) in \S+ - ")
 _REASON = re.compile(r'(?:message|error): "([^"]+)"')
 _PREAMBLE = re.compile(r"\A(?:Generic \w+ error: |Object at location .*? (?:not found|already exists): )")
@@ -116,8 +126,13 @@ class Failure:
         """Whether credentials were accepted once, and have to be renewed."""
         return self.code in _EXPIRED or (
             self.code in ("AuthenticationFailed", "InvalidAuthenticationInfo")
-            and "expired" in self.told.lower()
+            and ("expired" in self.told.lower() or "specified time frame" in self.told)
         )
+
+    @property
+    def is_untold(self) -> bool:
+        """Whether the request was refused without a reason: the answer to a HEAD has no body that could name one."""
+        return self.status in (400, 401, 403) and not self.code
 
     @property
     def is_locked(self) -> bool:
@@ -128,7 +143,8 @@ class Failure:
 def _told(error: BaseException, text: str, structure: str) -> str:
     message, code = _TOLD.search(text), _CODE.search(text)
     if message is not None:
-        told = message[1]
+        detail = _DETAIL.search(text)
+        told = message[1] if detail is None else detail[1]
     elif code is not None:
         told = code[1]
     else:
@@ -213,7 +229,7 @@ class Explaining:
             return words.wrong_region
         if failure.is_locked:
             return words.locked
-        if failure.is_missing_bucket:
+        if failure.is_missing_bucket or failure.code == _GOING:
             return words.create.format(bucket=self.bucket)
         if failure.status == 403:
             return words.permission.format(bucket=self.bucket)
