@@ -18,7 +18,13 @@ from contextlib import AbstractContextManager
 from io import BytesIO
 from typing import BinaryIO, cast
 
-from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, TooLarge
+from keras_preempt.checkpoint.errors import (
+    AlreadyExists,
+    NotFound,
+    StoreUnavailable,
+    TooLarge,
+    WriteUncertain,
+)
 from keras_preempt.checkpoint.storage.budget import METADATA_SECONDS, SLOWEST_TRANSFER, Budget
 from keras_preempt.checkpoint.storage.objects import BucketObjects, Content, ObjectInfo
 from keras_preempt.checkpoint.storage.overlap import Overlap, Overlaps
@@ -139,8 +145,10 @@ class BucketStore(Store):
         """Returns an error if the service creates an object that exists, as old ones do that ignore conditions."""
         try:
             self._bucket.put(probe, Content.of(_PROBE[::-1]), budget, uncounted)
-        except AlreadyExists:
+        except (AlreadyExists, WriteUncertain):  # It was refused; what is there may not be readable.
             return None
+        except StoreUnavailable as error:
+            return error
         return self._unconditional(
             "it has overwritten an object that was to be created only if there was none"
         )

@@ -59,7 +59,11 @@ _TOLD = re.compile(r"<Message>([^<\n]*)")
 _DETAIL = re.compile(r"<AuthenticationErrorDetail>([^<\n]*)")
 _REQUEST = re.compile(r"Error performing [A-Z]+ (\S+) in \S+ - ")
 _REASON = re.compile(r'(?:message|error): "([^"]+)"')
-_PREAMBLE = re.compile(r"\A(?:Generic \w+ error: |Object at location .*? (?:not found|already exists): )")
+_PREAMBLE = re.compile(
+    r"\A(?:Generic \w+ error: |Object at location .*? (?:not found|already exists): |The operation lacked .*? path .*?: )?"
+    r"(?:Error performing \w+ request: )?(?:Bulk delete request failed for key .*?: )?"
+)
+_TRAILER = re.compile(r" \(code: \d{3}\)\Z")
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,7 @@ def _told(error: BaseException, text: str, structure: str) -> str:
     elif code is not None:
         told = code[1]
     else:
-        told = _PREAMBLE.sub("", _REQUEST.sub("", text))
+        told = _TRAILER.sub("", _PREAMBLE.sub("", _REQUEST.sub("", text)))
         told = told.replace("Server returned non-2xx status code: ", "").strip()
         reasons: list[str] = _REASON.findall(structure)
         if "error sending request" in told and reasons:
@@ -207,10 +211,10 @@ class Explaining:
         code = "" if not failure.code or failure.code in failure.told else f"{failure.code}: "
         return StoreUnavailable(
             f"Expected to {doing} in {self.url}. Received: {status}{code}{failure.told:.400}. "
-            f"{self._cure(error, failure)}"
+            f"{self._cure(error, failure, doing)}"
         )
 
-    def _cure(self, error: BaseException, failure: Failure) -> str:
+    def _cure(self, error: BaseException, failure: Failure, doing: str) -> str:
         words, told = self.words, failure.told.lower()
         if isinstance(error, NoProfile):
             return words.login
@@ -227,7 +231,7 @@ class Explaining:
             or "incorrectly configured" in told
         ):
             return words.wrong_region
-        if failure.is_locked:
+        if failure.is_locked or (failure.status in (409, 412) and doing.startswith("delete")):
             return words.locked
         if failure.is_missing_bucket or failure.code == _GOING:
             return words.create.format(bucket=self.bucket)
