@@ -49,5 +49,3 @@ def commit(*numbers: int, place: str = "Latest", **headers: str) -> Step:
     inner = "".join(f"<{place}>{block_id(number)}</{place}>" for number in numbers)
     text = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{inner}</BlockList>'
     return Step("PUT", "a", {"comp": "blocklist"}, _named(headers), text)
-
-
