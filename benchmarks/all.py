@@ -161,19 +161,14 @@ def figures_of(outcomes: Sequence[Outcome]) -> str:
 
 
 def renewed(shown: str, outcomes: Sequence[Outcome]) -> str:
-    """Returns figures or ratios of the page with those of some benchmarks put in anew."""
+    """Returns figures or ratios of the page with those of some benchmarks put in anew, or for the first time."""
     head, *parts = _parts(shown)
     write = _section if parts and parts[0].startswith("### ") else _rows
-    new = {outcome.script: outcome for outcome in outcomes}
-    renewed = [f"{write(new[name])}\n\n" if (name := _title(part)) in new else part for part in parts]
+    written = {_title(part): part for part in parts}
+    written |= {outcome.script: f"{write(outcome)}\n\n" for outcome in outcomes}
+    renewed = filter(str.strip, written.values())
     between = "\n\n" if write is _section else "\n"
     return between.join([head.rstrip(), *(part.rstrip() for part in renewed)]).strip()
-
-
-def not_shown(figures: str, scripts: Sequence[str]) -> list[str]:
-    """Returns those of the benchmarks of which the page shows no figures, so that there are none to renew."""
-    shown = {_title(section) for section in _parts(figures)[1:]}
-    return [script for script in scripts if script not in shown]
 
 
 def _parts(shown: str) -> list[str]:
@@ -214,11 +209,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"Expected some of {', '.join(one.script for one in part.benchmarks)}. Received: {options.only}."
         )
     renew = options.renew and options.only and not options.quick
-    if renew and (absent := not_shown(_shown(part, "figures"), [one.script for one in chosen])):
-        parser.error(
-            f"Expected benchmarks whose figures the page shows. Received: {', '.join(absent)}. Run all of them, "
-            "without --only, to show them for the first time."
-        )
     where = conditions(*part.packages)
     began = time.monotonic()
     outcomes = []

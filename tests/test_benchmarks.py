@@ -286,5 +286,6 @@ def test_the_figures_of_some_benchmarks_are_put_anew_among_those_of_the_others()
     assert every.renewed(ratios, new[1:]) == every.ratios_of(new, "somewhere")
     assert every.renewed(figures, []) == figures
     assert every.renewed(ratios, []) == ratios
-    # That can only be refused before it is run.
-    assert every.not_shown(figures, ["c.py", "d.py"]) == ["d.py"]
+    first = outcome("d.py", 6.0)
+    assert every.renewed(figures, [first]) == every.figures_of([*old, first])
+    assert every.renewed(ratios, [first]) == every.ratios_of([*old, first], "somewhere")
