@@ -141,7 +141,7 @@ class _Options:
 @click.option(
     "--keep",
     metavar="DIR",
-    help="Keep both runs' checkpoints in DIR: a path, or gs://bucket/prefix; new or empty. Else they are in a "
+    help="Keep both runs' checkpoints in DIR: a path, or a bucket's URL; new or empty. Else they are in a "
     "temporary directory and removed.",
 )
 @json_option(
