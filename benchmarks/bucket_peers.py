@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from bucket_services import BUCKET
-from bucket_ways import SCRIPTS, Way, seconds
+from bucket_services import BUCKET, SCRIPTS
+from bucket_ways import Way, seconds
 
 
 class GoogleBlob:
@@ -122,12 +122,12 @@ class TensorFlows:
 
     name = "tf.train.Checkpoint.write, read on gs://"
 
-    def __init__(self, size: int, endpoint: str) -> None:
+    def __init__(self, size: int) -> None:
         # Imported here: it needs a package that only this comparison needs.
         from gcs_bridge import Bridge
 
         with ExitStack() as stack:
-            bridge = stack.enter_context(Bridge(endpoint))
+            bridge = stack.enter_context(Bridge(os.environ["STORAGE_EMULATOR_HOST"]))
             self._process = stack.enter_context(
                 subprocess.Popen(
                     [sys.executable, str(SCRIPTS / "gcs_tensorflow.py"), str(size), BUCKET],
@@ -173,14 +173,13 @@ class TensorFlows:
 
 
 @contextmanager
-def peers(scheme: str, path: Path, connections: Sequence[int], endpoint: str, *, tensorflow: bool) -> Iterator[list[Way]]:
+def peers(scheme: str, path: Path, connections: Sequence[int], *, tensorflow: bool) -> Iterator[list[Way]]:
     """Returns the other ways of a service.
 
     Args:
         scheme: Of its URLs.
         path: A file with the bytes of the state.
         connections: Numbers of connections, for those of which it can be chosen.
-        endpoint: Where its fake is.
         tensorflow: Whether TensorFlow's own writer is one of them, where it has one.
     """
     with ExitStack() as stack:
@@ -192,5 +191,5 @@ def peers(scheme: str, path: Path, connections: Sequence[int], endpoint: str, *,
         else:
             found.append(GoogleBlob(path))
             if tensorflow:
-                found.append(stack.enter_context(TensorFlows(path.stat().st_size, endpoint)))
+                found.append(stack.enter_context(TensorFlows(path.stat().st_size)))
         yield found

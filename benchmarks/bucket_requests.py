@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from bucket_services import BUCKET, Service
+from bucket_services import served_here, store_of
 from bucket_ways import commit_checkpoint, share_of, state
 
 from keras_preempt.checkpoint import incarnations
@@ -22,17 +22,17 @@ nothing for deletions."""
 WORKERS = 2
 
 
-def count(service: Service, size: int) -> dict[str, Counter[str]]:
+def count(scheme: str, size: int) -> dict[str, Counter[str]]:
     """Counts the requests of 2 workers, by what they do, and by kind.
 
     Args:
-        service: Whose bucket.
+        scheme: Of the service.
         size: Bytes of the state.
     """
     tensors = state(size)
     counted = {}
-    with service.here() as fake:
-        stores = [service.store("run", 8) for _ in range(WORKERS)]
+    with served_here(scheme) as fake:
+        stores = [store_of(scheme, "run", 8) for _ in range(WORKERS)]
 
         def save(step: int) -> None:
             for worker, store in enumerate(stores):

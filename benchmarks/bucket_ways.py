@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from bucket_services import Service
+from bucket_services import store_of
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.attempt import Attempt
@@ -22,7 +21,6 @@ from keras_preempt.checkpoint.tensors import Array
 from keras_preempt.checkpoint.values import Value
 from keras_preempt.checkpoint.writer import WorkerShare, write_part
 
-SCRIPTS = Path(__file__).parent / "scripts"
 POSITION = {"epoch": 0, "phase": "train", "batch": 1}
 
 
@@ -90,11 +88,11 @@ def commit_checkpoint(store: Store, tensors: dict[str, Array], workers: int, ste
 class Ours:
     """The package's store, writer and reader, with a number of connections."""
 
-    def __init__(self, service: Service, tensors: dict[str, Array], connections: int) -> None:
+    def __init__(self, scheme: str, tensors: dict[str, Array], connections: int) -> None:
         self.name = f"keras_preempt, {connections} connection{'s' if connections > 1 else ''}"
         self.connections = connections
         self._tensors = tensors
-        self._store = service.store(f"ours-{connections}", connections)
+        self._store = store_of(scheme, f"ours-{connections}", connections)
         incarnations.claim(self._store, {})
 
     def save(self) -> float:

@@ -21,8 +21,8 @@ from statistics import median
 
 from bucket_peers import peers
 from bucket_requests import KINDS, count
-from bucket_services import END_TIMEOUT, SERVICES, Service
-from bucket_ways import SCRIPTS, Ours, Way, state
+from bucket_services import END_TIMEOUT, FAKES, SCRIPTS, served
+from bucket_ways import Ours, Way, state
 from figures import Aims, conditions, table, tell
 
 WORKER_CONNECTIONS = 4
@@ -30,7 +30,7 @@ WORKER_CONNECTIONS = 4
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--services", nargs="+", choices=SERVICES, default=[*SERVICES])
+    parser.add_argument("--services", nargs="+", choices=[*FAKES], default=[*FAKES])
     parser.add_argument("--mb", type=float, default=128, help="size of the state")
     parser.add_argument("--rate", type=float, default=10, help="MB/s of one connection, in each direction")
     parser.add_argument(
@@ -55,17 +55,17 @@ def main() -> int:
     )
     aims = Aims(apply=not options.quick)
     for scheme in options.services:
-        compare(SERVICES[scheme], size, options, aims)
+        compare(scheme, size, options, aims)
     if "gs" in options.services:  # How workers share the bytes is the same on each.
-        share(SERVICES["gs"], size // 2, options, aims)
+        share("gs", size // 2, options, aims)
     for scheme in options.services:
-        count_requests(SERVICES[scheme], size)
+        count_requests(scheme, size)
     return aims.report()
 
 
-def compare(service: Service, size: int, options: argparse.Namespace, aims: Aims) -> None:
+def compare(scheme: str, size: int, options: argparse.Namespace, aims: Aims) -> None:
     """Prints the times of all ways to use one service; the first is ours with one connection."""
-    tensorflow = not options.no_tensorflow and service.scheme == "gs"
+    tensorflow = not options.no_tensorflow and scheme == "gs"
     if tensorflow and importlib.util.find_spec("cryptography") is None:
         print("TensorFlow's own writer is left out: leading it to the fake takes the package cryptography.\n")
         tensorflow = False
@@ -74,27 +74,25 @@ def compare(service: Service, size: int, options: argparse.Namespace, aims: Aims
     tensors = state(size)
     with (
         tempfile.TemporaryDirectory() as folder,
-        service.server(connection=options.rate * 1e6) as endpoint,
+        served(scheme, bytes_per_second=options.rate * 1e6),
     ):
         path = Path(folder, "state")
         path.write_bytes(b"".join(array.data for array in tensors.values()))
-        ours: list[Way] = [Ours(service, tensors, number) for number in [1, *options.connections]]
-        with peers(service.scheme, path, options.connections, endpoint, tensorflow=tensorflow) as others:
+        ours: list[Way] = [Ours(scheme, tensors, number) for number in [1, *options.connections]]
+        with peers(scheme, path, options.connections, tensorflow=tensorflow) as others:
             compared = [*ours, *others]
             for _ in range(options.rounds):
                 for way in compared:
                     saves[way.name].append(way.save())
                     restores[way.name].append(way.restore())
                     way.forget()
-    rows = {way.name: [way.name] for way in compared}
+    rows = {way.name: [f"{scheme}://, {way.name}"] for way in compared}
     for what, times in (("saving to", saves), ("restoring from", restores)):
         took = {name: median(found) for name, found in times.items()}
         for name, row in rows.items():
             row += [f"{took[name]:.2f}", f"{took[compared[0].name] / took[name]:.2f}"]
-        _judge(f"{what} {service.scheme}://", compared, took, aims)
-    print(
-        table([f"{service.scheme}://, seconds", "save", "x one", "restore", "x one"], [*rows.values()]), end="\n\n"
-    )
+        _judge(f"{what} {scheme}://", compared, took, aims)
+    print(table(["seconds", "save", "x one", "restore", "x one"], [*rows.values()]), end="\n\n")
 
 
 def _judge(what: str, ways: Sequence[Way], took: dict[str, float], aims: Aims) -> None:
@@ -102,18 +100,29 @@ def _judge(what: str, ways: Sequence[Way], took: dict[str, float], aims: Aims) -
     single, *more = (way for way in ways if isinstance(way, Ours))
     for way in more:
         faster = took[single.name] / took[way.name]
-        aims.check(f"{what}, {way.connections} connections, times as fast as one", faster, "at least", 0.95 * way.connections)
+        aims.check(
+            f"{what}, {way.connections} connections, times as fast as one",
+            faster,
+            "at least",
+            0.95 * way.connections,
+        )
         for peer in ways:
             number = getattr(peer, "connections", None)
             if not isinstance(peer, Ours) and number in (way.connections, None):
-                tell(f"{what}, {way.name}", peer.name.partition(",")[0], took[peer.name] / took[way.name], better="more")
+                tell(
+                    f"{what}, {way.name}",
+                    peer.name.partition(",")[0],
+                    took[peer.name] / took[way.name],
+                    better="more",
+                )
 
 
-def share(service: Service, size: int, options: argparse.Namespace, aims: Aims) -> None:
+def share(scheme: str, size: int, options: argparse.Namespace, aims: Aims) -> None:
     """Prints what each of several workers uploads, and how long they take together."""
-    machine = options.machine_rate * 1e6 or None
+    machine = options.machine_rate * 1e6
     found: dict[int, list[Shared]] = defaultdict(list)
-    with service.server(connection=options.rate * 1e6, machine=machine):
+    limits = {"machine_bytes_per_second": machine} if machine else {}
+    with served(scheme, bytes_per_second=options.rate * 1e6, **limits):
         for turn in range(options.rounds):
             for workers in options.workers:
                 folder = f"workers-{workers}-{turn}"
@@ -195,13 +204,13 @@ def _line(process: subprocess.Popen[str]) -> str:
     return line
 
 
-def count_requests(service: Service, size: int) -> None:
+def count_requests(scheme: str, size: int) -> None:
     """Prints how many requests 2 workers make."""
     rows = [
-        [what, *(str(kinds[kind]) for kind in KINDS), str(kinds.total())]
-        for what, kinds in count(service, size).items()
+        [f"{scheme}://, {what}", *(str(kinds[kind]) for kind in KINDS), str(kinds.total())]
+        for what, kinds in count(scheme, size).items()
     ]
-    print(table([f"{service.scheme}://, requests", *KINDS, "all"], rows), end="\n\n")
+    print(table(["requests", *KINDS, "all"], rows), end="\n\n")
 
 
 if __name__ == "__main__":
