@@ -9,6 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from keras_preempt.testing.azure.fake import FakeAzure
+    from keras_preempt.testing.buckets.faults import FAULT_KINDS, Faults
+    from keras_preempt.testing.buckets.objects import ObjectSummary
+    from keras_preempt.testing.buckets.wire import Request
     from keras_preempt.testing.drills.running import drill
     from keras_preempt.testing.drills.verdict import (
         DrillDifference,
@@ -18,10 +22,8 @@ if TYPE_CHECKING:
         DrillVerdict,
     )
     from keras_preempt.testing.gcs.fake import FakeGcs
-    from keras_preempt.testing.gcs.faults import FAULT_KINDS, Faults
-    from keras_preempt.testing.gcs.objects import ObjectSummary
-    from keras_preempt.testing.gcs.wire import Request
     from keras_preempt.testing.metadata.fake import METADATA_FAULTS, FakeMetadata, MetadataRequest
+    from keras_preempt.testing.s3.fake import FakeS3
 
 __all__ = [
     "FAULT_KINDS",
@@ -31,8 +33,10 @@ __all__ = [
     "DrillParting",
     "DrillPreemption",
     "DrillVerdict",
+    "FakeAzure",
     "FakeGcs",
     "FakeMetadata",
+    "FakeS3",
     "Faults",
     "MetadataRequest",
     "ObjectSummary",
@@ -41,14 +45,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "FAULT_KINDS": "gcs.faults",
+    "FAULT_KINDS": "buckets.faults",
+    "FakeAzure": "azure.fake",
     "FakeGcs": "gcs.fake",
     "FakeMetadata": "metadata.fake",
-    "Faults": "gcs.faults",
+    "FakeS3": "s3.fake",
+    "Faults": "buckets.faults",
     "METADATA_FAULTS": "metadata.fake",
     "MetadataRequest": "metadata.fake",
-    "ObjectSummary": "gcs.objects",
-    "Request": "gcs.wire",
+    "ObjectSummary": "buckets.objects",
+    "Request": "buckets.wire",
     "drill": "drills.running",
 }
 

@@ -125,7 +125,7 @@ class BucketStore(Store):
         try:
             yield "create", failed
             if info is not None:
-                yield "read", _failure(lambda: get_bytes(bucket, bucket.stat(probe, budget), budget))
+                yield "read", _failure(lambda: self._read_back(probe, budget))
             yield "list", not_listed
             if (created := info) is not None:
                 deleted = True
@@ -144,6 +144,15 @@ class BucketStore(Store):
         return self._unconditional(
             "it has overwritten an object that was to be created only if there was none"
         )
+
+    def _read_back(self, probe: str, budget: Budget) -> None:
+        info = self._bucket.stat(probe, budget)
+        if info.crc32c is None and not self._bucket.keeps_conditions:
+            raise StoreUnavailable(
+                f"Expected a server that keeps the metadata of objects at {self._bucket.endpoint}. Received, in "
+                f"{self.url}: an object without it. Use {self._bucket.service}."
+            )
+        get_bytes(self._bucket, info, budget)
 
     def _unconditional(self, received: str) -> StoreUnavailable:
         return StoreUnavailable(

@@ -9,10 +9,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
+from keras_preempt.testing.buckets.calls import BucketApi, BucketCall
+from keras_preempt.testing.buckets.errors import ServiceError
+from keras_preempt.testing.buckets.faults import APPLICABLE
 from keras_preempt.testing.gcs import errors
-from keras_preempt.testing.gcs.objects import Buckets, Preconditions, number_in
+from keras_preempt.testing.gcs.objects import GcsBuckets, Preconditions, number_in, json_resource
 from keras_preempt.testing.gcs.reads import download, listing_page
 from keras_preempt.testing.gcs.uploads import (
     UploadSession,
@@ -30,32 +33,37 @@ _COPY = re.compile(r"(/storage/v1/b/[^/]+/o/[^/]+)/(rewriteTo|copyTo)/b/([^/]+)/
 
 
 @dataclass
-class ApiCall:
-    """A request. Header names are in lower case; `body` is what arrived of it, `whole` says if that is all."""
-
-    method: str
-    url: str
-    headers: Mapping[str, str]
-    body: bytes = b""
-    whole: bool = True
+class ApiCall(BucketCall):
+    """A request to the JSON API."""
 
     def __post_init__(self) -> None:
-        split = urlsplit(self.url)
-        copy = _COPY.fullmatch(split.path)
+        path = urlsplit(self.url).path
+        copy = _COPY.fullmatch(path)
         self.copy_target = (unquote(copy[3]), unquote(copy[4])) if copy else None
         self.rewrites = copy is not None and copy[2] == "rewriteTo"
-        found = _PATH.fullmatch(copy[1] if copy else split.path)
+        found = _PATH.fullmatch(copy[1] if copy else path)
         self.known = found is not None
         groups = found.groups(default="") if found else ("", "", "", "")
         self.path_prefix, self.collection = groups[0], groups[2]
         self.bucket, self.name = unquote(groups[1]), unquote(groups[3])
-        self.path = unquote(split.path)
-        self.pairs = parse_qsl(split.query, keep_blank_values=True)
-        self.query = dict(self.pairs)
+
+    @property
+    def named_by_head(self) -> bool:
+        return self.category == "chunk"  # Others have the name in their bodies.
+
+    @property
+    def keeps_pieces(self) -> bool:
+        return self.category == "chunk"
+
+    def content_middle(self) -> int:
+        if self.query.get("uploadType") != "multipart":
+            return len(self.body) // 2
+        # Within the content, whatever is wrapped around it.
+        start = self.body.find(b"\r\n\r\n", self.body.find(b"\r\n\r\n") + 4) + 4
+        return (start + self.body.rfind(b"\r\n--")) // 2
 
     @property
     def category(self) -> str:
-        """What kinds of fault can happen to it: a key of `APPLICABLE`."""
         if self.method == "GET":
             if self.collection != "o":
                 return "bucket"
@@ -67,17 +75,30 @@ class ApiCall:
         return "write" if self.query.get("uploadType") == "resumable" else "upload"
 
 
-class Api:
+class Api(BucketApi[ApiCall]):
     """Answers calls from what is stored, with 401 while `unauthenticated`."""
 
-    def __init__(self, buckets: Buckets, endpoint: str) -> None:
+    applicable = {**APPLICABLE, "chunk": APPLICABLE["chunk"] | {"session-lost"}}
+
+    def __init__(self, buckets: GcsBuckets, endpoint: str) -> None:
         self.buckets = buckets
         self.sessions = UploadSessions()  # Those under way.
         self.endpoint = endpoint  # As its clients know it.
-        self.unauthenticated = False
+
+    def call(self, method: str, url: str, headers: Mapping[str, str]) -> ApiCall:
+        return ApiCall(method, url, headers)
+
+    def lose_upload(self, call: ApiCall) -> None:
+        self.sessions.lose(call.query.get("upload_id", ""))
+
+    def _error_of(self, kind: str) -> ServiceError:
+        return errors.plain_error(int(kind))
+
+    def _refusal(self, error: ServiceError, call: ApiCall) -> Reply:
+        return errors.reply_of(error, media=call.category == "media")
 
     def target(self, call: ApiCall) -> str:
-        """``bucket/object`` as far as the call names them, in its path, query, upload session or resource."""
+        """From its path, query, upload session or resource."""
         name = call.name or call.query.get("name") or call.query.get("prefix") or ""
         try:
             if call.category == "chunk":
@@ -88,16 +109,9 @@ class Api:
             pass  # The answer to the call will say so.
         return f"{call.bucket}/{name}" if call.bucket else ""
 
-    def answer(self, call: ApiCall) -> Reply:
-        try:
-            if self.unauthenticated:
-                realm = 'Bearer realm="https://accounts.google.com/"'
-                raise errors.plain_error(401, {"WWW-Authenticate": realm})
-            return self._route(call)
-        except errors.GcsError as error:
-            return error.reply(media=call.category == "media")
-
     def _route(self, call: ApiCall) -> Reply:
+        if self.unauthenticated:
+            raise errors.plain_error(401, {"WWW-Authenticate": 'Bearer realm="https://accounts.google.com/"'})
         if not call.known:
             raise errors.not_built(f"{call.method} {call.path}")
         if call.copy_target is not None:
@@ -124,26 +138,29 @@ class Api:
             case ("" | "/download", "GET", "o", True):
                 found = self.buckets.get(call.bucket, call.name, call.query)
                 if call.category != "media":
-                    return self._object(found.resource())
+                    return self._object(json_resource(found))
                 return download(found, call.headers)
             case ("", "DELETE", "o", True):
-                self.buckets.delete(call.bucket, call.name, call.query)
+                self.buckets.remove(call.bucket, call.name, call.query)
                 return Reply(204)
             case ("", "PATCH", "o", True):
                 changes = parse_resource(call.body)
                 updated = self.buckets.update(call.bucket, call.name, call.query, changes)
-                return self._object(updated.resource())
+                return self._object(json_resource(updated))
             case ("", "GET", "o", False):
                 objects = self.buckets.objects(call.bucket)
                 self.buckets.require("list", "bucket")
                 return Reply.of(listing_page(objects, call.query))
             case ("", "GET", "", _) if call.bucket:
-                return Reply.of(self.buckets.bucket_resource(call.bucket))
+                bucket = self.buckets.bucket(call.bucket)
+                self.buckets.require("bucket", "bucket")
+                return Reply.of(self.buckets.bucket_resource(bucket))
             case ("", "DELETE", "", _) if call.bucket:
                 self.buckets.delete_bucket(call.bucket)
                 return Reply(204)
             case ("", "POST", "", _) if not call.bucket:
-                return Reply.of(self.buckets.create_bucket(str(parse_resource(call.body).get("name"))))
+                created = self.buckets.create_bucket(str(parse_resource(call.body).get("name")))
+                return Reply.of(self.buckets.bucket_resource(created))
             case ("", "GET", "iam/testPermissions", _):
                 wanted = [value for name, value in call.pairs if name == "permissions"]
                 granted = self.buckets.granted(call.bucket, wanted)
@@ -156,15 +173,15 @@ class Api:
             raise errors.not_built(f"{call.method} {call.path}")
         pinned = call.query.get("sourceGeneration")
         source = self.buckets.get(call.bucket, call.name, {} if pinned is None else {"generation": pinned})
-        Preconditions.of(call.query, "ifSource").check(source, reading=False)
+        Preconditions.of(call.query, "ifSource").check(source)
         fields = {**source.fields, **parse_resource(call.body)}
-        copy = self.buckets.insert(bucket, name, source.content, fields, Preconditions.of(call.query))
+        copy = self.buckets.upload(bucket, name, source.content, fields, Preconditions.of(call.query))
         if not call.rewrites:
-            return self._object(copy.resource())
+            return self._object(json_resource(copy))
         size = str(len(source.content))
         sizes = {"totalBytesRewritten": size, "objectSize": size}
         return Reply.of(
-            {"kind": "storage#rewriteResponse", **sizes, "done": True, "resource": copy.resource()}
+            {"kind": "storage#rewriteResponse", **sizes, "done": True, "resource": json_resource(copy)}
         )
 
     def _object(self, resource: dict[str, Any]) -> Reply:
@@ -193,9 +210,9 @@ class Api:
         conditions = Preconditions.of(call.query)
         if call.query["uploadType"] != "resumable":
             fields = {**fields, **checksums(call.headers)}
-            stored = self.buckets.insert(call.bucket, name, content, fields, conditions)
-            return self._object(stored.resource())
-        self.buckets.check_insert(call.bucket, name, conditions)
+            stored = self.buckets.upload(call.bucket, name, content, fields, conditions)
+            return self._object(json_resource(stored))
+        self.buckets.check_insert(call.bucket, name, conditions.check)
         total = number_in(call.headers, "x-upload-content-length")
         session = UploadSession(call.bucket, name, fields, conditions, total)
         self.sessions[session.id] = session

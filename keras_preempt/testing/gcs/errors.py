@@ -5,31 +5,30 @@ Source: https://cloud.google.com/storage/docs/json_api/v1/status-codes.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import ClassVar
+
+from keras_preempt.testing.buckets.errors import ServiceError
+from keras_preempt.testing.buckets.objects import BucketErrors
 from keras_preempt.testing.server import Reply
 
 
-class GcsError(Exception):
-    """An answer that is an error: its HTTP status, a word for programs, a sentence for people, and further headers."""
+class GcsError(ServiceError):
+    """An error in the words of Google Cloud Storage."""
 
-    def __init__(self, status: int, reason: str, message: str, headers: dict[str, str] | None = None) -> None:
-        super().__init__(f"{status} {reason}: {message}")
-        self.status = status
-        self.reason = reason
-        self.message = message
-        self.headers = headers or {}
 
-    def reply(self, *, media: bool) -> Reply:
-        """The answer; requests for content (`media`) get the bare sentence, all others a JSON document."""
-        if self.status == 304:
-            return Reply(304, b"", dict(self.headers))
-        if media:
-            headers = {**self.headers, "Content-Type": "text/html; charset=UTF-8"}
-            return Reply(self.status, self.message.encode(), headers)
-        entry = {"message": self.message, "domain": "global", "reason": self.reason}
-        error = {"code": self.status, "message": self.message, "errors": [entry]}
-        reply = Reply.of({"error": error}, self.status)
-        reply.headers.update(self.headers)
-        return reply
+def reply_of(error: ServiceError, *, media: bool) -> Reply:
+    """The answer; requests for content (`media`) get the bare sentence, all others a JSON document."""
+    if error.status == 304:
+        return Reply(304, b"", dict(error.headers))
+    if media:
+        headers = {**error.headers, "Content-Type": "text/html; charset=UTF-8"}
+        return Reply(error.status, error.message.encode(), headers)
+    entry = {"message": error.message, "domain": "global", "reason": error.reason}
+    document = {"code": error.status, "message": error.message, "errors": [entry]}
+    reply = Reply.of({"error": document}, error.status)
+    reply.headers.update(error.headers)
+    return reply
 
 
 _STATUS_WORDS = {
@@ -42,9 +41,6 @@ _STATUS_WORDS = {
     503: ("backendError", "We encountered an internal error. Please try again."),
     504: ("gatewayTimeout", "Gateway Timeout"),
 }
-
-ERROR_STATUSES = frozenset(_STATUS_WORDS)
-"""Statuses that can be answered whatever was asked."""
 
 
 def plain_error(status: int, headers: dict[str, str] | None = None) -> GcsError:
@@ -67,7 +63,7 @@ def not_built(what: str) -> GcsError:
     return GcsError(501, "notImplemented", message)
 
 
-POLICIES = {
+_POLICIES: dict[str, tuple[tuple[str, ...], tuple[int, str, str]]] = {
     "retention": (
         ("delete",),
         (
@@ -86,4 +82,40 @@ POLICIES = {
         (412, "conditionNotMet", "Request violates constraint 'constraints/gcp.restrictNonCmekServices'"),
     ),
 }
-"""Settings of a bucket, or of what it is part of: the operations that they refuse to every caller, and the error."""
+_LONGEST_NAME = 1024  # bytes
+
+
+class GcsBucketErrors(BucketErrors):
+    """What is wrong with a bucket or an object, as Google Cloud Storage says it."""
+
+    policies: ClassVar[Mapping[str, Collection[str]]] = {
+        policy: operations for policy, (operations, _) in _POLICIES.items()
+    }
+    replacing = "delete"  # Replacing an object takes the right to delete the old generation.
+
+    def policy(self, policy: str) -> GcsError:
+        return GcsError(*_POLICIES[policy][1])
+
+    def denied(self, operation: str, what: str) -> GcsError:
+        permission = "storage.buckets.get" if operation == "bucket" else f"storage.objects.{operation}"
+        message = (
+            f"The caller does not have {permission} access to the Google Cloud Storage {what}. "
+            f"Permission '{permission}' denied on resource (or it may not exist)."
+        )
+        return GcsError(403, "forbidden", message)
+
+    def no_bucket(self, name: str) -> GcsError:
+        return GcsError(404, "notFound", "The specified bucket does not exist.")
+
+    def no_object(self, bucket: str, name: str) -> GcsError:
+        return GcsError(404, "notFound", f"No such object: {bucket}/{name}")
+
+    def bucket_exists(self, name: str) -> GcsError:
+        return GcsError(409, "conflict", f"The bucket {name} exists already.")
+
+    def bucket_holds_objects(self, name: str) -> GcsError:
+        return GcsError(409, "conflict", "The bucket you tried to delete is not empty.")
+
+    def check_name(self, name: str) -> None:
+        if not name or len(name.encode()) > _LONGEST_NAME or "\n" in name or "\r" in name:
+            raise invalid(f"Invalid object name: {name!r:.80}")

@@ -1,23 +1,22 @@
 """What is read: the content of an object, whole or a range of it, and the listing of a bucket, page by page.
 
-Source: https://cloud.google.com/storage/docs/transcoding and RFC 9110, sections 12.5.3 and 14.
+Source: https://cloud.google.com/storage/docs/transcoding and RFC 9110, section 12.5.3.
 """
 
 from __future__ import annotations
 
 import base64
 import gzip
-import re
 import zlib
 from collections.abc import Mapping
 from email.utils import formatdate
 from typing import Any
 
+from keras_preempt.testing.buckets.objects import StoredObject
+from keras_preempt.testing.buckets.reads import folded_page, wanted_range
 from keras_preempt.testing.gcs import errors
-from keras_preempt.testing.gcs.objects import Query, StoredObject, number_in
+from keras_preempt.testing.gcs.objects import Query, etag_of, number_in, json_resource
 from keras_preempt.testing.server import Reply
-
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 _LARGEST_PAGE = 1000  # items and prefixes together, as in the real service
 
@@ -26,14 +25,15 @@ _NOT_BUILT = ("filter", "includeTrailingDelimiter", "matchGlob", "softDeleted", 
 
 def download(stored: StoredObject, request_headers: Mapping[str, str]) -> Reply:
     """The content, or the range of it that is asked for. Header names of the request are in lower case."""
+    md5 = stored.fields.get("md5Hash")
     headers = {
         "Content-Type": str(stored.fields.get("contentType", "application/octet-stream")),
         "Accept-Ranges": "bytes",
-        "ETag": stored.etag,
+        "ETag": etag_of(stored),
         "Last-Modified": formatdate(stored.generation / 1e6, usegmt=True),
         "x-goog-generation": str(stored.generation),
         "x-goog-metageneration": str(stored.metageneration),
-        "x-goog-hash": f"crc32c={stored.crc32c}" + (f",md5={stored.md5}" if stored.md5 else ""),
+        "x-goog-hash": f"crc32c={stored.body.crc32c}" + (f",md5={md5}" if md5 else ""),
         "x-goog-storage-class": "STANDARD",
         "x-goog-stored-content-encoding": str(stored.fields.get("contentEncoding", "identity")),
         "x-goog-stored-content-length": str(len(stored.content)),
@@ -53,16 +53,16 @@ def download(stored: StoredObject, request_headers: Mapping[str, str]) -> Reply:
             return Reply(200, content, headers)
         headers["Content-Encoding"] = "gzip"
     size = len(stored.content)
-    wanted = _RANGE.fullmatch(request_headers.get("range", ""))
-    if wanted is None or wanted[0] == "bytes=-":
-        return Reply(200, stored.content, headers)
-    first, last = wanted.groups()
-    start = int(first) if first else max(0, size - int(last))
-    end = min(size, int(last) + 1) if first and last else size
-    if start >= size or end <= start:
+    try:
+        wanted = wanted_range(request_headers.get("range", ""), size)
+    except ValueError as error:
         message = "Request range not satisfiable"
-        beyond = {"Content-Range": f"bytes */{size}"}
-        raise errors.GcsError(416, "requestedRangeNotSatisfiable", message, beyond)
+        raise errors.GcsError(
+            416, "requestedRangeNotSatisfiable", message, {"Content-Range": str(error)}
+        ) from None
+    if wanted is None:
+        return Reply(200, stored.content, headers)
+    start, end = wanted
     headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
     return Reply(206, stored.content[start:end], headers)
 
@@ -88,27 +88,15 @@ def listing_page(objects: Mapping[str, StoredObject], query: Query) -> dict[str,
         last = base64.b64decode(token, altchars=b"-_", validate=True).decode()
     except ValueError as error:
         raise errors.invalid(f"Invalid page token: {token!r:.80}") from error
-    items: list[dict[str, Any]] = []
-    prefixes: list[str] = []
+    within = (
+        (name, stored) for name, stored in objects.items() if start <= name and not (end and name >= end)
+    )
+    page = folded_page(within, prefix, delimiter, last, limit)
     answer: dict[str, Any] = {"kind": "storage#objects"}
-    for name, stored in objects.items():
-        if not name.startswith(prefix) or name < start or (end and name >= end):
-            continue
-        cut = name.find(delimiter, len(prefix)) if delimiter else -1
-        # A prefix up to the delimiter stands for all objects that begin with it.
-        entry = name if cut < 0 else name[: cut + len(delimiter)]
-        if entry <= last:
-            continue
-        if len(items) + len(prefixes) == limit:
-            answer["nextPageToken"] = base64.urlsafe_b64encode(last.encode()).decode()
-            break
-        if cut < 0:
-            items.append(stored.resource())
-        else:
-            prefixes.append(entry)
-        last = entry
-    if items:
-        answer["items"] = items
-    if prefixes:
-        answer["prefixes"] = prefixes
+    if not page.complete:
+        answer["nextPageToken"] = base64.urlsafe_b64encode(page.last.encode()).decode()
+    if page.items:
+        answer["items"] = [json_resource(stored) for stored in page.items]
+    if page.prefixes:
+        answer["prefixes"] = page.prefixes
     return answer

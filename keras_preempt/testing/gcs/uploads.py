@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
+from keras_preempt.testing.buckets.errors import ServiceError
 from keras_preempt.testing.gcs import errors
-from keras_preempt.testing.gcs.objects import Buckets, Preconditions
+from keras_preempt.testing.gcs.objects import GcsBuckets, Preconditions, json_resource
 
 QUANTUM = 256 * 1024
 """A resumable upload keeps whole multiples of this many bytes, until it is complete."""
@@ -84,11 +85,11 @@ class UploadSession:
     pieces: list[bytes] = field(default_factory=list)  # What has arrived and is kept: `size` bytes.
     size: int = 0
     stored: dict[str, Any] | None = None  # The object's resource.
-    refused: errors.GcsError | None = None
+    refused: ServiceError | None = None
     lost: bool = False
 
     def receive(
-        self, buckets: Buckets, headers: Headers, body: bytes, *, whole: bool
+        self, buckets: GcsBuckets, headers: Headers, body: bytes, *, whole: bool
     ) -> dict[str, Any] | None:
         """Takes a piece, which Content-Range places; returns the object's resource if that completes it.
 
@@ -121,11 +122,11 @@ class UploadSession:
             self.pieces = []
             fields = {**self.fields, **checksums(headers)}
             try:
-                stored = buckets.insert(self.bucket, self.name, content, fields, self.conditions)
-            except errors.GcsError as error:
+                stored = buckets.upload(self.bucket, self.name, content, fields, self.conditions)
+            except ServiceError as error:
                 self.refused = error  # For good: asked again, the answer is the same.
                 raise
-            self.stored = stored.resource()
+            self.stored = json_resource(stored)
             return self.stored
 
     def _keep(self, first: int, body: bytes) -> bool:

@@ -16,7 +16,7 @@ from google.api_core import exceptions
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 
 from keras_preempt.testing import FAULT_KINDS, FakeGcs, Faults
-from keras_preempt.testing.gcs.faults import APPLICABLE, DEFAULT_KINDS
+from keras_preempt.testing.buckets.faults import APPLICABLE, DEFAULT_KINDS
 from tests.testing.conftest import QUICK, wait_until
 
 CONTENT = random.Random(2).randbytes(300_000)

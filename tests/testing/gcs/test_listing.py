@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 import pytest
 from google.api_core import exceptions
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keras_preempt.testing.gcs.objects import StoredObject
+from keras_preempt.testing.buckets.objects import ObjectBytes, StoredObject
 from keras_preempt.testing.gcs.reads import listing_page
 
+NOW = datetime.now(timezone.utc)
 NAMES = ["a", "a/1", "a/2", "a/b/3", "a/b/4", "b", "c/5", "ä/6"]
 
 
@@ -60,7 +63,7 @@ def test_a_listing_sees_every_write_and_delete_before_it(bucket):
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sets(st.text("ab/", min_size=1, max_size=5)), st.text("ab/", max_size=2), st.integers(1, 5))
 def test_pages_put_together_are_the_unpaged_listing(names, prefix, limit):
-    objects = {name: StoredObject("b", name, b"", 1, "", None, {}, "") for name in sorted(names)}
+    objects = {name: StoredObject("b", name, ObjectBytes(b""), 1, {}, NOW, NOW) for name in sorted(names)}
     folded = {
         name[: name.index("/", len(prefix)) + 1]
         for name in names

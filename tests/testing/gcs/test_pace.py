@@ -14,7 +14,7 @@ import requests
 from google.api_core.client_info import ClientInfo
 
 from keras_preempt.testing import FakeGcs
-from keras_preempt.testing.gcs.pace import BURST_SECONDS
+from keras_preempt.testing.buckets.pace import BURST_SECONDS
 from tests.testing.conftest import client_at
 
 CONTENT = bytes(600_000)

@@ -1,4 +1,4 @@
-"""The HTTP side of the fake: connections, bodies at a limited rate, and the faults that happen to them."""
+"""The HTTP side of the fakes: connections, bodies at a limited rate, and the faults that happen to them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from io import BufferedIOBase
 from typing import Any
 
-from keras_preempt.testing.gcs.api import Api, ApiCall
-from keras_preempt.testing.gcs.errors import ERROR_STATUSES, plain_error
-from keras_preempt.testing.gcs.faults import FaultPlan
-from keras_preempt.testing.gcs.pace import Rates, Throttle, TokenBucket
+from keras_preempt.testing.buckets.calls import AnyApi, BucketCall
+from keras_preempt.testing.buckets.faults import FaultPlan
+from keras_preempt.testing.buckets.pace import Rate, Rates, Throttle, TokenBucket
 from keras_preempt.testing.server import Fault, Handler, LoopbackServer, Reply, RequestLog
 
 _LONGEST_LINE = 1024  # bytes
@@ -54,22 +53,33 @@ class RateLimits:
     machine: Rates
     bucket: Rates
 
+    @classmethod
+    def of(cls, connection: Rate, machine: Rate, bucket: Rate) -> RateLimits:
+        """Reads the arguments of a fake that limit rates."""
+        return cls(
+            Rates.of("bytes_per_second", connection),
+            Rates.of("machine_bytes_per_second", machine),
+            Rates.of("bucket_bytes_per_second", bucket),
+        )
 
-class GcsServer(LoopbackServer):
-    """Serves an `Api` on 127.0.0.1, with the faults of a plan."""
+
+class BucketServer(LoopbackServer):
+    """Serves the API of a service on 127.0.0.1, with the faults of a plan."""
 
     request_queue_size = 256
-    title = "FakeGcs"
-    thread_name = "fake-gcs"
 
-    def __init__(self, port: int, plan: FaultPlan, log: RequestLog[Request], limits: RateLimits) -> None:
+    def __init__(
+        self, title: str, port: int, plan: FaultPlan, log: RequestLog[Request], limits: RateLimits
+    ) -> None:
+        self.title = title
+        self.thread_name = f"fake-{title.removeprefix('Fake').lower()}"
         self.limits = limits
         self._machines: dict[str, tuple[TokenBucket, TokenBucket]] = {}
         self.bucket = limits.bucket.buckets()
         super().__init__(port, _Handler)
         self.plan = plan
         self.log = log
-        self.api: Api  # Given by the owner, who needs the port first to know its endpoint.
+        self.api: AnyApi  # Given by the owner, who needs the port first to know its endpoint.
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Bounds what the system buffers for a connection, so that the client feels its rate."""
@@ -87,7 +97,7 @@ class GcsServer(LoopbackServer):
 
 
 class _Handler(Handler):
-    server: GcsServer
+    server: BucketServer
 
     def setup(self) -> None:
         super().setup()
@@ -98,7 +108,7 @@ class _Handler(Handler):
 
     def _serve(self) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
-        call = ApiCall(self.command, self.path, headers)
+        call: BucketCall = self.server.api.call(self.command, self.path, headers)
         body = Body.announced_by(headers, self.rfile)
         if body is None:
             self.send_error(411, "Expected a Content-Length or chunks")
@@ -106,7 +116,7 @@ class _Handler(Handler):
             return
         machine = self.server.machine(headers.get("user-agent", ""))
         self._set_throttles(*zip(self._connection, machine, self.server.bucket, strict=True))
-        if call.category == "chunk":
+        if call.named_by_head:
             # Its object is known before its body is read, so that a reset can cut it short.
             request, fault = self._log(call)
             self._receive(call, body, request, fault)
@@ -117,18 +127,23 @@ class _Handler(Handler):
         if call.whole:
             self._answer(call, request, fault)
         else:
-            if call.category == "chunk":
-                self.server.api.answer(call)  # Whole pieces of what arrived are kept.
+            if call.keeps_pieces:
+                self.server.api.answer(call)
             self.break_off(reset=fault is not None)
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = _serve
 
-    def _log(self, call: ApiCall) -> tuple[Request, Fault | None]:
+    def _log(self, call: BucketCall) -> tuple[Request, Fault | None]:
         target = self.server.api.target(call)
         query = "&".join(f"{name}={value}" for name, value in call.pairs)
         request = Request(call.method, f"{call.path}?{query}" if query else call.path, target)
         self.server.log.add(request)
-        fault = self.server.plan.choose(call.category, f"{call.method} {call.path} {target}", request.text)
+        fault = self.server.plan.choose(
+            self.server.api.faults_of(call),
+            f"{call.method} {call.path} {target}{call.part}",
+            request.text,
+            of_bucket=call.category == "bucket",
+        )
         if fault is not None:
             request.fault = fault.kind
             if fault.kind == "slow":
@@ -136,7 +151,7 @@ class _Handler(Handler):
                 self._set_throttles(trickle, trickle)
         return request, fault
 
-    def _receive(self, call: ApiCall, body: Body, request: Request | None, fault: Fault | None) -> None:
+    def _receive(self, call: BucketCall, body: Body, request: Request | None, fault: Fault | None) -> None:
         """Reads the body, or half of it (of one in chunks: one piece) if a reset is due."""
         wanted = body.size
         if fault is not None and fault.kind == "reset":
@@ -156,36 +171,31 @@ class _Handler(Handler):
             self._up.spend(len(piece))
         call.body, call.whole = b"".join(pieces), arrived == body.size
 
-    def _answer(self, call: ApiCall, request: Request, fault: Fault | None) -> None:
+    def _answer(self, call: BucketCall, request: Request, fault: Fault | None) -> None:
         kind = fault.kind if fault else ""
         if fault is not None and kind == "stall":
             self.server.stopping.wait(fault.seconds)
         if self.server.stopping.is_set() or kind == "reset":
             self.break_off(reset=True)
             return
-        if kind.isdigit() and int(kind) in ERROR_STATUSES:
-            wait = {"Retry-After": str(self.server.plan.seeded.retry_after)} if kind == "429" else None
-            self._send(plain_error(int(kind), wait).reply(media=call.category == "media"), request)
-            return
         if kind in ("204", "page"):
             page = Reply(200, _PAGE, {"Content-Type": "text/html"})
             self._send(page if kind == "page" else Reply(204), request)
             return
+        if kind.isdigit() or kind == "expired-token":
+            reply = self.server.api.fault(call, kind, self.server.plan.seeded.retry_after)
+            self._send(reply, request)
+            return
         if kind == "corrupted-upload":
-            middle = len(call.body) // 2
-            if (
-                call.query.get("uploadType") == "multipart"
-            ):  # Within the content, whatever is wrapped around it.
-                start = call.body.find(b"\r\n\r\n", call.body.find(b"\r\n\r\n") + 4) + 4
-                middle = (start + call.body.rfind(b"\r\n--")) // 2
-            call.body = _with_one_bit_flipped(call.body, middle)
+            call.body = _with_one_bit_flipped(call.body, call.content_middle())
         elif kind == "session-lost":
-            self.server.api.sessions.lose(call.query.get("upload_id", ""))
+            self.server.api.lose_upload(call)
         reply = self.server.api.answer(call)
         if kind == "lost-response":
             self.break_off(reset=True)
         elif kind == "empty-response" and reply.status < 300:
-            self._send(Reply(reply.status, b"", reply.headers), request)
+            kept = {name: value for name, value in reply.headers.items() if name.lower() != "etag"}
+            self._send(Reply(reply.status, b"", kept), request)
         else:
             is_content = call.category == "media" and reply.status in (200, 206)
             self._send(reply, request, kind if is_content else "")
@@ -196,7 +206,8 @@ class _Handler(Handler):
             reply.body = _with_one_bit_flipped(reply.body, len(reply.body) // 2)
         body = reply.body
         request.status = reply.status
-        request.bytes += len(body)
+        if self.command != "HEAD":
+            request.bytes += len(body)
         if not self.send_head(reply):
             return
         cut = len(body) // 2 if kind == "truncated" else len(body)

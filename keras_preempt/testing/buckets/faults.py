@@ -1,17 +1,21 @@
-"""What can go wrong between a client and Google Cloud Storage, on demand or by seed."""
+"""What can go wrong between a client and a bucket, on demand or by seed."""
 
 from __future__ import annotations
 
 import random
 import threading
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from keras_preempt.testing.gcs.errors import ERROR_STATUSES
+from keras_preempt.testing.buckets.errors import ERROR_STATUSES
 from keras_preempt.testing.server import Fault, OrderedFaults
 
 _ANY = frozenset({*map(str, ERROR_STATUSES), "204", "page", "reset", "stall", "slow"})
 _WRITES = _ANY | {"empty-response", "lost-response"}
+
+CONDITIONAL = frozenset({"409", "412"})
+"""What can happen only to requests with a precondition, on services that answer so."""
 
 APPLICABLE = {
     "media": _ANY | {"truncated", "corrupted"},
@@ -19,23 +23,26 @@ APPLICABLE = {
     "bucket": _ANY,
     "write": _WRITES,
     "upload": _WRITES | {"corrupted-upload"},
-    "chunk": _WRITES | {"corrupted-upload", "session-lost"},
+    "chunk": _WRITES | {"corrupted-upload"},
 }
-"""The kinds of fault that can happen to each category of requests.
+"""The kinds of fault that can happen to each category of requests, on every service.
 
 ``media`` downloads content; ``read`` and ``bucket`` ask for metadata or a listing; ``upload`` carries content in one
-request; ``chunk`` is a piece of a resumable upload; ``write`` is any other change.
+request; ``chunk`` is a piece of an upload in several; ``write`` is any other change.
 """
 
-FAULT_KINDS = tuple(sorted(frozenset[str]().union(*APPLICABLE.values())))
+FAULT_KINDS = tuple(sorted({"expired-token", "session-lost"}.union(CONDITIONAL, *APPLICABLE.values())))
 """Every kind of fault: HTTP statuses as text, and what can happen to a connection.
 
 - ``"401"``, ``"403"``, ``"408"``, ``"429"`` (with Retry-After), ``"500"``, ``"502"``, ``"503"``, ``"504"``: answered
   at once, nothing takes effect.
+- ``"409"``, ``"412"``: so is a write with a precondition, as if another write had been under way, or the precondition
+  did not hold. S3 and Azure only.
+- ``"expired-token"``: the credentials of the request are said to have expired. S3 and Azure only.
 - ``"204"`` and ``"page"``: something else answers than the service, with success and nothing, or with a page for
   people. Nothing takes effect.
 - ``"reset"``: the connection is reset half-way through the request. Nothing takes effect, except that a resumable
-  upload keeps the whole multiples of 256 KiB that had arrived.
+  upload to Google keeps the whole multiples of 256 KiB that had arrived.
 - ``"stall"``: silence for some seconds; then the request is carried out, whether or not the client still waits.
 - ``"slow"``: this one request at `Faults.slow_bytes_per_second`.
 - ``"lost-response"``: the change takes effect, then the connection is reset without an answer.
@@ -43,16 +50,17 @@ FAULT_KINDS = tuple(sorted(frozenset[str]().union(*APPLICABLE.values())))
 - ``"truncated"``: a download ends half-way, and the connection with it.
 - ``"corrupted"``: one bit of a download is flipped; its headers are right.
 - ``"corrupted-upload"``: one bit of an upload is flipped before the service looks at it.
-- ``"session-lost"``: a resumable upload is forgotten: 410, now and for the rest of it.
+- ``"session-lost"``: an upload in several requests is forgotten, now and for the rest of it: a resumable one to Google
+  (410), a multipart one to S3 (404), the uncommitted blocks of a blob on Azure.
 """
 
 DEFAULT_KINDS = ("429", "503", "corrupted", "lost-response", "reset", "stall", "truncated")
 
 
-def check_kind(kind: str) -> None:
-    if kind not in FAULT_KINDS:
+def check_kind(kind: str, kinds: Collection[str] = FAULT_KINDS) -> None:
+    if kind not in kinds:
         raise ValueError(
-            f"Expected a kind of fault out of {', '.join(FAULT_KINDS)}. Received: {kind!r}. Correct the kind."
+            f"Expected a kind of fault out of {', '.join(sorted(kinds))}. Received: {kind!r}. Correct the kind."
         )
 
 
@@ -111,20 +119,21 @@ class FaultPlan:
         self._lock = threading.Lock()
         self._seen: Counter[str] = Counter()
 
-    def choose(self, category: str, what: str, text: str) -> Fault | None:
-        """The fault that happens to a request of a category (a key of `APPLICABLE`), or None.
+    def choose(self, applicable: frozenset[str], what: str, text: str, *, of_bucket: bool) -> Fault | None:
+        """The fault that happens to a request, out of those `applicable` to it, or None.
 
         `what` identifies what is asked for, the same in every run; an ordered fault's `match` is looked for in `text`.
+        To requests for a bucket's own metadata (`of_bucket`) happen only faults with a `match`.
         """
-        seeded, applicable = self.seeded, APPLICABLE[category]
+        seeded = self.seeded
         ordered = self.ordered.take(
             lambda fault: (
-                fault.match in text and fault.kind in applicable and bool(fault.match or category != "bucket")
+                fault.match in text and fault.kind in applicable and bool(fault.match or not of_bucket)
             )
         )
         if ordered is not None:
             return ordered if ordered.seconds is not None else replace(ordered, seconds=seeded.stall_seconds)
-        if category == "bucket":
+        if of_bucket:
             return None
         with self._lock:
             nth = self._seen[what]

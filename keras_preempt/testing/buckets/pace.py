@@ -17,6 +17,10 @@ _SMALLEST_BUFFER = 64 << 10  # bytes
 _LARGEST_BUFFER = 1 << 30  # bytes; the system would refuse twice as many, and has fewer by itself
 
 
+Rate = float | Sequence[float] | None
+"""The most that moves in either direction, in bytes a second; or a pair: up, down; None for no limit."""
+
+
 class Rates(NamedTuple):
     """Bytes a second towards the server and from it; infinite for no limit."""
 
@@ -24,7 +28,7 @@ class Rates(NamedTuple):
     down: float
 
     @classmethod
-    def of(cls, name: str, value: float | Sequence[float | None] | None) -> Rates:
+    def of(cls, name: str, value: Rate) -> Rates:
         """Reads an argument called `name`: one rate for both directions, or one for each; None for no limit."""
         given = value if isinstance(value, Sequence) else [value]
         rates = [math.inf if rate is None else rate for rate in given]
