@@ -87,6 +87,9 @@ class BucketErrors(abc.ABC):
     replacing: ClassVar[str] = "replace"
     """The operation that replacing an object is, beside ``"create"``."""
 
+    hides_missing: ClassVar[bool] = True
+    """Whether it takes the permission to list to learn that an object does not exist."""
+
     @abc.abstractmethod
     def policy(self, policy: str) -> ServiceError: ...
 
@@ -238,7 +241,8 @@ class Buckets:
                 past = held.past.get(name, [])
                 found = next((each for each in past if each.generation == generation), None)
             if found is None:
-                self.require("list")  # Without it a client does not learn that an object does not exist.
+                if self._errors.hides_missing:
+                    self.require("list")
                 raise self._errors.no_object(bucket, name)
             return found
 
