@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import obstore
-from obstore.exceptions import PreconditionError
+from obstore.exceptions import PermissionDeniedError, PreconditionError
 
 from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable
 from keras_preempt.checkpoint.storage.bucket_place import BucketPlace
@@ -200,7 +200,10 @@ class ObstoreBucket:
                 moved()
                 try:
                     answer = await obstore.get_async(store, info.name, options={"head": True})
-                except FileNotFoundError:
+                except (
+                    FileNotFoundError,
+                    PermissionDeniedError,
+                ):  # The latter is no answer to this question.
                     return
                 if answer.meta["e_tag"] == info.version:
                     raise ForeignAnswer("success, and the object is still there")

@@ -20,7 +20,11 @@ class ForeignAnswer(Exception):
 
 
 class NoProfile(Exception):
-    """There are no credentials where the environment says that they are."""
+    """There are no credentials where the environment says that they are, or no account; `cure` is what to do then."""
+
+    def __init__(self, told: str, cure: str = "") -> None:
+        super().__init__(told)
+        self.cure = cure
 
 
 FAILURES = (BaseError, OSError, ValueError, Silence, ForeignAnswer, NoProfile)
@@ -40,6 +44,7 @@ _UNKNOWN_KEYS = frozenset(
         "AuthenticationFailed",
         "InvalidAuthenticationInfo",
         "NoAuthenticationInformation",
+        "KeyBasedAuthenticationNotPermitted",
     }
 )
 _LOCKED = ("BlobImmutable", "ImmutabilityPolicy", "LegalHold", "LeaseIdMissing")
@@ -49,7 +54,11 @@ _CODE = re.compile(r"<Code>([^<]+)</Code>")
 _TOLD = re.compile(r"<Message>([^<\n]*)")
 _REQUEST = re.compile(r"Error performing [A-Z]+ (\S+) in \S+ - ")
 _REASON = re.compile(r'(?:message|error): "([^"]+)"')
-_PREAMBLE = re.compile(r"\A(?:Generic \w+ error: |Object at location .*? (?:not found|already exists): )")
+_PREAMBLE = re.compile(
+    r"\A(?:Generic \w+ error: |Object at location .*? (?:not found|already exists): |"
+    r"The operation lacked the necessary privileges to complete for path .*?: |"
+    r"(?:Bulk delete|DeleteObjects) request failed for key .*?: )+"
+)
 
 
 @dataclass(frozen=True)
@@ -191,13 +200,13 @@ class Explaining:
         code = "" if not failure.code or failure.code in failure.told else f"{failure.code}: "
         return StoreUnavailable(
             f"Expected to {doing} in {self.url}. Received: {status}{code}{failure.told:.400}. "
-            f"{self._cure(error, failure)}"
+            f"{self._cure(error, failure, is_deletion=doing.startswith('delete '))}"
         )
 
-    def _cure(self, error: BaseException, failure: Failure) -> str:
+    def _cure(self, error: BaseException, failure: Failure, *, is_deletion: bool) -> str:
         words, told = self.words, failure.told.lower()
         if isinstance(error, NoProfile):
-            return words.login
+            return error.cure or words.login
         if failure.is_expired:
             return f"The credentials have expired, and were not renewed in time. {words.login}"
         if failure.of_credentials:
@@ -211,7 +220,8 @@ class Explaining:
             or "incorrectly configured" in told
         ):
             return words.wrong_region
-        if failure.is_locked:
+        # Azure answers a deletion in a batch of them, and the library does not tell its reason.
+        if failure.is_locked or (is_deletion and failure.status in (409, 412)):
             return words.locked
         if failure.is_missing_bucket:
             return words.create.format(bucket=self.bucket)
