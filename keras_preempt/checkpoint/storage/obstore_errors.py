@@ -53,6 +53,7 @@ _STATUS = re.compile(r"status code: (\d{3})|\(code: (\d{3})\)")
 _CODE = re.compile(r"<Code>([^<]+)</Code>")
 _TOLD = re.compile(r"<Message>([^<\n]*)")
 _REQUEST = re.compile(r"Error performing [A-Z]+ (\S+) in \S+ - ")
+_NO_KEYS = re.compile(r"credential provider|Missing (?:AccessKeyId|SecretAccessKey)")
 _REASON = re.compile(r'(?:message|error): "([^"]+)"')
 _PREAMBLE = re.compile(
     r"\A(?:Generic \w+ error: |Object at location .*? (?:not found|already exists): |"
@@ -105,7 +106,7 @@ class Failure:
         request = _REQUEST.search(text)
         url = "" if request is None else request[1]
         elsewhere = url != "" and f"/{bucket}" not in url and f"//{bucket}." not in url
-        provider = "credential provider" in text or isinstance(error, NoProfile)
+        provider = _NO_KEYS.search(text) is not None or isinstance(error, NoProfile)
         status, code = _STATUS.search(text), _CODE.search(text)
         return cls(
             None if status is None else int(status[1] or status[2]),
