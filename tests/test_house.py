@@ -44,7 +44,7 @@ PUBLIC = {
     "notices.termination.__init__",
     "testing.drills.running.drill",
 }
-PUBLIC |= {"testing.gcs.fake.__init__"}
+PUBLIC |= {f"testing.{service}.fake.__init__" for service in ("azure", "gcs", "s3")}
 """Of the public API, whose parameters are options by name."""
 
 

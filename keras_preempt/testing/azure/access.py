@@ -53,7 +53,9 @@ class Access:
             self._check_key(call, credentials)
         elif scheme:
             raise AzureError(
-                400, "InvalidAuthenticationInfo", "Authentication information is not given in the correct format."
+                400,
+                "InvalidAuthenticationInfo",
+                "Authentication information is not given in the correct format.",
             )
         elif "sig" in call.query:
             self._check_signature(call)
@@ -73,7 +75,9 @@ class Access:
             raise authentication_failed("The Date header in the request is incorrect.") from None
         if abs(datetime.now(timezone.utc) - sent) > _MOST_SKEW:
             raise authentication_failed(f"Request date header too old: '{sent}'")
-        expected = base64.b64encode(hmac.digest(self._key, signed_text(call).encode(), hashlib.sha256)).decode()
+        expected = base64.b64encode(
+            hmac.digest(self._key, signed_text(call).encode(), hashlib.sha256)
+        ).decode()
         if not hmac.compare_digest(expected, signature):
             raise authentication_failed(
                 f"The MAC signature found in the HTTP request '{signature}' is not the same as any computed signature."

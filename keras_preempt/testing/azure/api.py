@@ -14,7 +14,7 @@ from keras_preempt.testing.azure.access import Access
 from keras_preempt.testing.azure.batches import answer_batch
 from keras_preempt.testing.azure.blobs import Blobs
 from keras_preempt.testing.azure.call import AzureCall
-from keras_preempt.testing.azure.documents import blob_listing, http_time, xml_reply
+from keras_preempt.testing.azure.documents import blob_listing, http_time
 from keras_preempt.testing.azure.errors import (
     AzureError,
     authentication_failed,
@@ -90,7 +90,11 @@ class AzureApi(BucketApi[AzureCall]):
         if kind != "expired-token":
             return super().fault(call, kind, retry_after)
         bearer = call.headers.get("authorization", "").lower().startswith("bearer ")
-        expired = token_expired() if bearer else authentication_failed("Signature not valid in the specified time frame")
+        expired = (
+            token_expired()
+            if bearer
+            else authentication_failed("Signature not valid in the specified time frame")
+        )
         return self._refusal(expired, call)
 
     def _error_of(self, kind: str) -> ServiceError:

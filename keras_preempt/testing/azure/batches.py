@@ -51,7 +51,12 @@ def _request(text: str) -> AzureCall:
 
 def _written(mark: str, content_id: str, reply: Reply) -> str:
     headers = {**reply.headers, **({"Content-Length": str(len(reply.body))} if reply.body else {})}
-    lines = [f"--{mark}", "Content-Type: application/http", *([f"Content-ID: {content_id}"] if content_id else []), ""]
+    lines = [
+        f"--{mark}",
+        "Content-Type: application/http",
+        *([f"Content-ID: {content_id}"] if content_id else []),
+        "",
+    ]
     lines.append(f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}")
     lines += [*(f"{name}: {value}" for name, value in headers.items()), "", reply.body.decode()]
     return _LINE.join(lines) + _LINE

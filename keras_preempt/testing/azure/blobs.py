@@ -139,7 +139,9 @@ class Blobs:
         _check_reading(stored, call.headers, headers)
         if call.method == "HEAD":
             tier = stored.fields.get("tier")
-            headers.update({"x-ms-access-tier": tier or "Hot", **({} if tier else {"x-ms-access-tier-inferred": "true"})})
+            headers.update(
+                {"x-ms-access-tier": tier or "Hot", **({} if tier else {"x-ms-access-tier-inferred": "true"})}
+            )
             return Reply(200, stored.content, headers)
         header = call.headers.get("x-ms-range") or call.headers.get("range", "")
         size = len(stored.content)
@@ -176,7 +178,7 @@ class Blobs:
         else:
             self._buckets.require("delete-version")
             self._buckets.delete_version(call.bucket, call.name, generation)
-        return Reply(202, b"", {"x-ms-delete-type-permanent": "false" if self._buckets.versioned else "true"})
+        return Reply(202, b"", {"x-ms-delete-type-permanent": "false" if self._buckets.bucket(call.bucket).versioned else "true"})
 
     def _generation(self, call: AzureCall) -> int | None:
         if "snapshot" in call.query:
@@ -234,11 +236,15 @@ def _check_sums(headers: Mapping[str, str], content: ObjectBytes) -> None:
         own = base64.b64encode(crc64(content.data).to_bytes(8, "little")).decode()
         if given != own:
             message = "The CRC64 value specified in the request did not match with the CRC64 value calculated by the server."
-            raise AzureError(400, "Crc64Mismatch", message, UserSpecifiedCrc64=given, ServerCalculatedCrc64=own)
+            raise AzureError(
+                400, "Crc64Mismatch", message, UserSpecifiedCrc64=given, ServerCalculatedCrc64=own
+            )
 
 
 def _md5_mismatch(given: str, own: str) -> AzureError:
-    message = "The MD5 value specified in the request did not match with the MD5 value calculated by the server."
+    message = (
+        "The MD5 value specified in the request did not match with the MD5 value calculated by the server."
+    )
     return AzureError(400, "Md5Mismatch", message, UserSpecifiedMd5=given, ServerCalculatedMd5=own)
 
 
@@ -283,7 +289,9 @@ def _check_reading(stored: StoredObject, headers: Mapping[str, str], reply: Mapp
         raise condition_unmet()
     if (none is not None and _matches(none, stored)) or (since is not None and not _newer(stored, since)):
         told = {name: reply[name] for name in ("ETag", "Last-Modified", "x-ms-version-id") if name in reply}
-        raise AzureError(304, "ConditionNotMet", "Not Modified", {**told, "x-ms-error-code": "ConditionNotMet"})
+        raise AzureError(
+            304, "ConditionNotMet", "Not Modified", {**told, "x-ms-error-code": "ConditionNotMet"}
+        )
 
 
 def _newer(stored: StoredObject, time: str) -> bool:

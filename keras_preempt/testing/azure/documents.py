@@ -82,7 +82,12 @@ def blob_listing(endpoint: str, container: str, buckets: Buckets, query: Mapping
     live = buckets.objects(container)
     entries = [(each.name, _blob(each, included, live=live.get(each.name) is each)) for each in page.items]
     entries += [(each, f"<BlobPrefix>{_name(each)}</BlobPrefix>") for each in page.prefixes]
-    told = {"Prefix": prefix, "Marker": marker, "MaxResults": query.get("maxresults", ""), "Delimiter": delimiter}
+    told = {
+        "Prefix": prefix,
+        "Marker": marker,
+        "MaxResults": query.get("maxresults", ""),
+        "Delimiter": delimiter,
+    }
     given = "".join(f"<{name}>{escape(value)}</{name}>" for name, value in told.items() if value)
     blobs = "".join(text for _, text in sorted(entries, key=lambda entry: entry[0]))
     following = "" if page.complete else _marker(page.last)

@@ -22,7 +22,7 @@ class AzureError(ServiceError):
     """An error in the words of Azure. `details` are further elements of its document."""
 
     def __init__(
-        self, status: int, code: str, message: str, headers: dict[str, str] | None = None, **details: str
+        self, status: int, code: str, message: str, headers: dict[str, str] | None = None, /, **details: str
     ) -> None:
         super().__init__(status, code, message, headers)
         self.details = details
@@ -148,7 +148,9 @@ class AzureBucketErrors(BucketErrors):
         return AzureError(409, "ContainerAlreadyExists", "The specified container already exists.")
 
     def bucket_holds_objects(self, name: str) -> AzureError:
-        return AzureError(409, "ContainerNotEmpty", "The specified container is not empty.")  # Never asked for.
+        return AzureError(
+            409, "ContainerNotEmpty", "The specified container is not empty."
+        )  # Never asked for.
 
     def check_name(self, name: str) -> None:
         if len(name) > _LONGEST_NAME:

@@ -111,7 +111,9 @@ class FakeAzure(FakeBucket):
         Args:
             **options: Further arguments of `azure.storage.blob.BlobServiceClient`, such as `credential`.
         """
-        from azure.storage.blob import BlobServiceClient  # Here, since a server process does not need the client.
+        from azure.storage.blob import (
+            BlobServiceClient,
+        )  # Here, since a server process does not need the client.
 
         client = BlobServiceClient(self.endpoint, **{"credential": self.account_key, **options})
         self._clients.append(client)

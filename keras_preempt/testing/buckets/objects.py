@@ -117,6 +117,7 @@ class BucketErrors(abc.ABC):
 class StoredBucket:
     name: str
     created: datetime
+    versioned: bool  # Whether an object that is replaced or deleted is kept as a version.
     objects: dict[str, StoredObject] = field(default_factory=dict)
     past: dict[str, list[StoredObject]] = field(default_factory=dict)
     """Of each name what is not live, in the order of their generations, if versions are kept."""
@@ -127,7 +128,6 @@ class Buckets:
 
     Attributes:
         policies: Those of `BucketErrors.policies` that are in force.
-        versioned: Whether an object that is replaced or deleted is kept as a version.
         marks_deletions: Whether a version remains of a deletion, too.
     """
 
@@ -145,10 +145,22 @@ class Buckets:
         self._buckets: dict[str, StoredBucket] = {}
         self._last_generation = 0
         self.policies: Collection[str] = ()
-        self.versioned = False
+        self._versioned = False
         self.marks_deletions = marks_deletions
         for name in names:
             self.create_bucket(name)
+
+    @property
+    def versioned(self) -> bool:
+        """Whether buckets keep versions, unless something else was asked for of one of them. May be set."""
+        return self._versioned
+
+    @versioned.setter
+    def versioned(self, versioned: bool) -> None:
+        with self._lock:
+            self._versioned = versioned
+            for bucket in self._buckets.values():
+                bucket.versioned = versioned
 
     def bucket(self, name: str) -> StoredBucket:
         with self._lock:
@@ -168,7 +180,7 @@ class Buckets:
         with self._lock:
             if name in self._buckets:
                 raise self._errors.bucket_exists(name)
-            self._buckets[name] = StoredBucket(name, _now())
+            self._buckets[name] = StoredBucket(name, _now(), self._versioned)
             return self._buckets[name]
 
     def delete_bucket(self, name: str, *, with_objects: bool = False) -> None:
@@ -212,9 +224,9 @@ class Buckets:
         """Stores a new generation if the preconditions hold."""
         with self._lock:
             self.check_insert(bucket, name, check)
-            now = _now()
+            now, versioned = _now(), self._buckets[bucket].versioned
             stored = StoredObject(
-                bucket, name, content, self._next_generation(), fields, now, now, versioned=self.versioned
+                bucket, name, content, self._next_generation(), fields, now, now, versioned=versioned
             )
             self._keep(bucket, name)
             self._buckets[bucket].objects[name] = stored
@@ -228,7 +240,7 @@ class Buckets:
     def _keep(self, bucket: str, name: str) -> None:
         """Makes the live object, if there is one, a version."""
         found = self._buckets[bucket]
-        if self.versioned and name in found.objects:
+        if found.versioned and name in found.objects:
             found.past.setdefault(name, []).append(found.objects[name])
 
     def find(self, bucket: str, name: str, operation: str, generation: int | None = None) -> StoredObject:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote, unquote, urlsplit
 
 from keras_preempt.testing.buckets.calls import BucketApi, BucketCall
 from keras_preempt.testing.buckets.errors import ServiceError
 from keras_preempt.testing.buckets.faults import APPLICABLE
 from keras_preempt.testing.gcs import errors
-from keras_preempt.testing.gcs.objects import GcsBuckets, Preconditions, number_in, json_resource
+from keras_preempt.testing.gcs.objects import GcsBuckets, Preconditions, json_resource, number_in
 from keras_preempt.testing.gcs.reads import download, listing_page
 from keras_preempt.testing.gcs.uploads import (
     UploadSession,
@@ -78,7 +78,10 @@ class ApiCall(BucketCall):
 class Api(BucketApi[ApiCall]):
     """Answers calls from what is stored, with 401 while `unauthenticated`."""
 
-    applicable = {**APPLICABLE, "chunk": APPLICABLE["chunk"] | {"session-lost"}}
+    applicable: ClassVar[Mapping[str, frozenset[str]]] = {
+        **APPLICABLE,
+        "chunk": APPLICABLE["chunk"] | {"session-lost"},
+    }
 
     def __init__(self, buckets: GcsBuckets, endpoint: str) -> None:
         self.buckets = buckets

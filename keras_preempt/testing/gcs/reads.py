@@ -15,7 +15,7 @@ from typing import Any
 from keras_preempt.testing.buckets.objects import StoredObject
 from keras_preempt.testing.buckets.reads import folded_page, wanted_range
 from keras_preempt.testing.gcs import errors
-from keras_preempt.testing.gcs.objects import Query, etag_of, number_in, json_resource
+from keras_preempt.testing.gcs.objects import Query, etag_of, json_resource, number_in
 from keras_preempt.testing.server import Reply
 
 _LARGEST_PAGE = 1000  # items and prefixes together, as in the real service

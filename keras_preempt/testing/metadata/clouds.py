@@ -100,7 +100,7 @@ _MACHINE = {
 }
 
 
-class FakeGce(_Keys):
+class GceMetadata(_Keys):
     """The keys of one machine, which can be changed at any time: ``fake.gce``."""
 
     root = "/"
@@ -208,7 +208,7 @@ def _as_text(instant: float) -> str:
     return datetime.fromtimestamp(instant, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class FakeAws(_Keys):
+class AwsMetadata(_Keys):
     """The metadata of one Spot instance, which can be changed at any time: ``fake.aws``."""
 
     root = "/latest/"
@@ -300,7 +300,7 @@ _COMPUTE = {
 }
 
 
-class FakeAzure(FakeCloud):
+class AzureMetadata(FakeCloud):
     """The metadata of one machine, and its scheduled events, which can be changed at any time: ``fake.azure``."""
 
     root = "/metadata/"

@@ -12,10 +12,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 from keras_preempt.testing.metadata.clouds import (
     GOOGLE_FLAVOR,
-    FakeAws,
-    FakeAzure,
+    AwsMetadata,
+    AzureMetadata,
     FakeCloud,
-    FakeGce,
+    GceMetadata,
     Question,
 )
 from keras_preempt.testing.server import (
@@ -177,9 +177,9 @@ class FakeMetadata(Fake[MetadataServer]):
     """
 
     def __init__(self, clouds: Collection[str] | None = None, *, port: int = 0) -> None:
-        self.gce = FakeGce()
-        self.aws = FakeAws()
-        self.azure = FakeAzure()
+        self.gce = GceMetadata()
+        self.aws = AwsMetadata()
+        self.azure = AzureMetadata()
         fakes: dict[str, FakeCloud] = {"gce": self.gce, "aws": self.aws, "azure": self.azure}
         self._clouds = frozenset(fakes if clouds is None else clouds)
         unknown = self._clouds - set(fakes)

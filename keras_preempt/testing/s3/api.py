@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 from keras_preempt.testing.buckets.calls import BucketApi
 from keras_preempt.testing.buckets.errors import ServiceError
@@ -24,10 +25,8 @@ from keras_preempt.testing.server import Reply
 class S3Api(BucketApi[S3Call]):
     """Answers calls from what is stored, in a region."""
 
-    applicable = {
-        "media": APPLICABLE["media"] | {"expired-token"},
-        "read": APPLICABLE["read"] | {"expired-token"},
-        "bucket": APPLICABLE["bucket"] | {"expired-token"},
+    applicable: ClassVar[Mapping[str, frozenset[str]]] = {
+        **{category: kinds | {"expired-token"} for category, kinds in APPLICABLE.items()},
         "write": APPLICABLE["write"] | CONDITIONAL | {"expired-token"},
         "upload": APPLICABLE["upload"] | CONDITIONAL | {"expired-token"},
         "chunk": APPLICABLE["chunk"] | {"expired-token", "session-lost"},
@@ -117,14 +116,13 @@ class S3Api(BucketApi[S3Call]):
 
     def _versioning(self, call: S3Call) -> Reply:
         self._require_bucket(call, "bucket")
-        return documents.document(
-            "VersioningConfiguration", [("Status", "Enabled")] if self.buckets.versioned else []
-        )
+        kept = self.buckets.bucket(call.bucket).versioned
+        return documents.document("VersioningConfiguration", [("Status", "Enabled")] if kept else [])
 
     def _set_versioning(self, call: S3Call) -> Reply:
         self._require_bucket(call, "bucket")
         wanted = documents.parsed(call.body, "VersioningConfiguration").findtext("Status")
-        self.buckets.versioned = wanted == "Enabled"
+        self.buckets.bucket(call.bucket).versioned = wanted == "Enabled"
         return Reply()
 
     def _create_bucket(self, call: S3Call) -> Reply:
@@ -143,7 +141,7 @@ class S3Api(BucketApi[S3Call]):
 
     def _list_versions(self, call: S3Call) -> Reply:
         self._require_bucket(call, "list")
-        return documents.versions(call.bucket, self.buckets, call.query)
+        return documents.version_listing(call.bucket, self.buckets, call.query)
 
     def _list_uploads(self, call: S3Call) -> Reply:
         self._require_bucket(call, "list")

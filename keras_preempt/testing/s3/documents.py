@@ -55,12 +55,12 @@ def written(time: datetime) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
-def etag_of(stored: StoredObject) -> str:
+def s3_etag(stored: StoredObject) -> str:
     """With its quotes; one of an upload in parts is not the MD5 of its content."""
     return str(stored.fields.get("etag") or f'"{stored.body.md5.hex()}"')
 
 
-def version_of(stored: StoredObject) -> str:
+def s3_version(stored: StoredObject) -> str:
     return f"{stored.generation:032x}" if stored.versioned else "null"
 
 
@@ -96,7 +96,7 @@ def listing(bucket: str, buckets: Buckets, query: Mapping[str, str]) -> Reply:
     return document("ListBucketResult", fields)
 
 
-def versions(bucket: str, buckets: Buckets, query: Mapping[str, str]) -> Reply:
+def version_listing(bucket: str, buckets: Buckets, query: Mapping[str, str]) -> Reply:
     """All versions and deletion marks below a prefix, in one page whatever their number."""
     shown, prefix = _shown(query), query.get("prefix", "")
     fields: list[tuple[str, object]] = [
@@ -110,7 +110,7 @@ def versions(bucket: str, buckets: Buckets, query: Mapping[str, str]) -> Reply:
         if stored.name.startswith(prefix):
             latest = "false" if stored.name in seen else "true"
             seen.add(stored.name)
-            names = [("Key", shown(stored.name)), ("VersionId", version_of(stored)), ("IsLatest", latest)]
+            names = [("Key", shown(stored.name)), ("VersionId", s3_version(stored)), ("IsLatest", latest)]
             if stored.deleted:
                 fields.append(("DeleteMarker", [*names, ("LastModified", written(stored.created))]))
             else:
@@ -123,7 +123,7 @@ def _summary(stored: StoredObject) -> Sequence[tuple[str, object]]:
     size, kind = len(stored.content), stored.fields.get("x-amz-storage-class", "STANDARD")
     return [
         ("LastModified", written(stored.created)),
-        ("ETag", etag_of(stored)),
+        ("ETag", s3_etag(stored)),
         *sums,
         ("Size", size),
         ("StorageClass", kind),

@@ -19,7 +19,7 @@ class S3Error(ServiceError):
     """An error in the words of S3. `details` are further elements of its document."""
 
     def __init__(
-        self, status: int, code: str, message: str, headers: dict[str, str] | None = None, **details: str
+        self, status: int, code: str, message: str, headers: dict[str, str] | None = None, /, **details: str
     ) -> None:
         super().__init__(status, code, message, headers)
         self.details = details

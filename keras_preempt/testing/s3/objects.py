@@ -10,9 +10,9 @@ from urllib.parse import quote
 from keras_preempt.testing.buckets.errors import ServiceError
 from keras_preempt.testing.buckets.objects import Buckets, Check, ObjectBytes, StoredObject, no_condition
 from keras_preempt.testing.buckets.reads import wanted_range
-from keras_preempt.testing.s3.bodies import content_and_sums
+from keras_preempt.testing.s3.bodies import SUMS, content_and_sums
 from keras_preempt.testing.s3.call import S3Call
-from keras_preempt.testing.s3.documents import LARGEST_PAGE, document, etag_of, parsed, version_of
+from keras_preempt.testing.s3.documents import LARGEST_PAGE, document, parsed, s3_etag, s3_version
 from keras_preempt.testing.s3.errors import (
     S3Error,
     invalid_request,
@@ -36,6 +36,7 @@ _KEPT_HEADERS = (
 )
 _ENCRYPTED = {"x-amz-server-side-encryption": "AES256"}  # By default, all that is stored since 2023.
 _META = "x-amz-meta-"
+_SUM_HEADERS = frozenset(f"x-amz-checksum-{name}" for name in SUMS)
 _MOST_METADATA = 2048  # bytes
 
 
@@ -53,7 +54,7 @@ class S3Objects:
         fields = {**_fields(call.headers), "sums": sums}
         check = _write_check(call.headers, call.name)
         stored = self._buckets.insert(call.bucket, call.name, ObjectBytes(content), fields, check)
-        headers = {"ETag": etag_of(stored), **_sum_headers(sums), **_ENCRYPTED, **_version_header(stored)}
+        headers = {"ETag": s3_etag(stored), **_sum_headers(sums), **_ENCRYPTED, **_version_header(stored)}
         return Reply(200, b"", headers)
 
     def get(self, call: S3Call) -> Reply:
@@ -63,7 +64,7 @@ class S3Objects:
             **{name.title(): value for name, value in stored.fields.get("headers", {}).items()},
             **{f"{_META}{name}": value for name, value in stored.metadata.items()},
             "Accept-Ranges": "bytes",
-            "ETag": etag_of(stored),
+            "ETag": s3_etag(stored),
             "Last-Modified": format_datetime(stored.created, usegmt=True),
             **_ENCRYPTED,
             **_version_header(stored),
@@ -98,12 +99,12 @@ class S3Objects:
             buckets.require("delete-version")
             told = {"x-amz-version-id": version}
             for kept in buckets.history(bucket, name):
-                if version_of(kept) == version:
+                if s3_version(kept) == version:
                     buckets.delete_version(bucket, name, kept.generation)
                     return {**told, "x-amz-delete-marker": "true"} if kept.deleted else told
             return told  # As if it had been there.
         check = no_condition if condition is None else _match_check(condition, name)
-        if buckets.versioned:
+        if buckets.bucket(bucket).versioned:
             mark = buckets.mark_deleted(bucket, name, check)
             return {"x-amz-delete-marker": "true", **_version_header(mark)}
         try:
@@ -115,11 +116,8 @@ class S3Objects:
 
     def delete_many(self, call: S3Call) -> Reply:
         self._buckets.bucket(call.bucket)
-        if not any(name == "content-md5" or name.startswith("x-amz-checksum-") for name in call.headers):
-            if "x-amz-trailer" not in call.headers:
-                raise invalid_request(
-                    "Missing required header for this request: Content-MD5 OR x-amz-checksum-*"
-                )
+        if not any(name in ("content-md5", "x-amz-trailer") or name in _SUM_HEADERS for name in call.headers):
+            raise invalid_request("Missing required header for this request: Content-MD5 OR x-amz-checksum-*")
         body, _ = content_and_sums(call.headers, call.body)
         wanted = parsed(body, "Delete")
         names = [(each.findtext("Key", ""), each.findtext("VersionId")) for each in wanted.iter("Object")]
@@ -190,7 +188,7 @@ class S3Objects:
                 headers = {"x-amz-delete-marker": "true", **_version_header(kept[-1])}
                 raise S3Error(404, "NoSuchKey", "The specified key does not exist.", headers, Key=call.name)
             return self._buckets.find(call.bucket, call.name, "get")
-        found = next((each for each in kept if version_of(each) == version), None)
+        found = next((each for each in kept if s3_version(each) == version), None)
         if found is None:
             message = "The specified version does not exist."
             raise S3Error(404, "NoSuchVersion", message, Key=call.name, VersionId=version)
@@ -230,7 +228,7 @@ def _sum_headers(sums: Mapping[str, str]) -> dict[str, str]:
 
 
 def _version_header(stored: StoredObject) -> dict[str, str]:
-    return {"x-amz-version-id": version_of(stored)} if stored.versioned else {}
+    return {"x-amz-version-id": s3_version(stored)} if stored.versioned else {}
 
 
 def _write_check(headers: Mapping[str, str], name: str) -> Check:
@@ -260,7 +258,7 @@ def _match_check(etag: str, name: str) -> Check:
 
 
 def _matches(etags: str, stored: StoredObject) -> bool:
-    own = etag_of(stored)
+    own = s3_etag(stored)
     return any(each.strip() in ("*", own, own.strip('"')) for each in etags.split(","))
 
 

@@ -91,7 +91,10 @@ class Signatures:
         }
         time, seconds = call.query.get("X-Amz-Date", ""), call.query.get("X-Amz-Expires", "")
         if query["Algorithm"] != _ALGORITHM or query["Credential"].count("/") != 4 or not seconds.isdigit():
-            message = "Query-string authentication version 4 requires the X-Amz-Algorithm, X-Amz-Credential, X-Amz-Signature, X-Amz-Date, X-Amz-SignedHeaders, and X-Amz-Expires parameters."
+            message = (
+                "Query-string authentication version 4 requires the X-Amz-Algorithm, X-Amz-Credential, "
+                "X-Amz-Signature, X-Amz-Date, X-Amz-SignedHeaders, and X-Amz-Expires parameters."
+            )
             raise S3Error(400, "AuthorizationQueryParametersError", message)
         if _read(time) + timedelta(seconds=int(seconds)) < datetime.now(timezone.utc):
             raise access_denied("Request has expired")

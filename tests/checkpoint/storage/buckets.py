@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from keras_preempt.checkpoint.storage.azure import AzureBucketStore
 from keras_preempt.checkpoint.storage.bucket import BucketStore
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.s3 import S3BucketStore
 from keras_preempt.checkpoint.storage.store import Buffer, Store
-from keras_preempt.testing import FakeGcs, FakeS3
+from keras_preempt.testing import FakeAzure, FakeGcs, FakeS3
 from keras_preempt.testing.buckets.fake import FakeBucket
 
 LARGE = (17 << 20) + 12345  # bytes: three chunks of an upload, four ranges of a download
 LONG = 9 << 20  # bytes: more than goes up or down in one request
 
-FAKES: dict[str, type[FakeBucket]] = {"gs": FakeGcs, "s3": FakeS3}
+FAKES: dict[str, type[FakeBucket]] = {"gs": FakeGcs, "s3": FakeS3, "az": FakeAzure}
 """The fakes by the scheme of their buckets."""
 
 
@@ -44,7 +45,8 @@ def new_store(fake: FakeBucket, tmp_path: Path, place: str = "bucket/run", **opt
     url = f"{scheme_of(fake)}://{place}"
     if isinstance(fake, FakeGcs):
         return GcsStore(url, staging_dir=tmp_path, connect=fake.client, **options)
-    return S3BucketStore(url, staging_dir=tmp_path, **options)
+    kind = S3BucketStore if isinstance(fake, FakeS3) else AzureBucketStore
+    return kind(url, staging_dir=tmp_path, **options)
 
 
 def write(store: Store, name: str, *buffers: Buffer) -> None:

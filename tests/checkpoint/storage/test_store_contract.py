@@ -31,7 +31,7 @@ from tests.checkpoint.storage.buckets import FAKES, fake_bucket, new_store, writ
 from tests.checkpoint.storage.test_store import HOSTILE, operations_on
 
 
-@pytest.fixture(params=["memory", "local", "no hard links", "gs", "whole gs", "s3", "whole s3"])
+@pytest.fixture(params=["memory", "local", "no hard links", *FAKES, *(f"whole {scheme}" for scheme in FAKES)])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     if request.param == "memory":  # the one of the campaign: what it shows must hold for the others
         monkeypatch.setattr(MemoryStore, "file_size", lambda self, total: 1 << 20)
