@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from bucket_services import served_here, store_of
@@ -14,10 +15,13 @@ from keras_preempt.checkpoint.reader import load
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.tidying import Tidying
 from keras_preempt.checkpoint.writer import write_part
+from keras_preempt.testing import Request
 
 KINDS = ("writes", "listings", "reads", "deletions")
 """Kinds of requests. All services charge about the same for the first two, a tenth or less of that for reads, and
 nothing for deletions."""
+
+_LISTING = re.compile(r"[?&](?:prefix|delimiter|list-type|comp=list)\b")
 
 WORKERS = 2
 
@@ -41,7 +45,7 @@ def count(scheme: str, size: int) -> dict[str, Counter[str]]:
             commit_checkpoint(stores[0], tensors, WORKERS, step)
 
         def since(what: str) -> None:
-            counted[what] = Counter(_kind(request.method, request.path) for request in fake.requests)
+            counted[what] = Counter(map(_kind, fake.requests))
             fake.forget_requests()
 
         for store in stores:
@@ -69,9 +73,9 @@ def count(scheme: str, size: int) -> dict[str, Counter[str]]:
     return counted
 
 
-def _kind(method: str, path: str) -> str:
-    if method == "DELETE":
+def _kind(request: Request) -> str:
+    if request.method == "DELETE" or "comp=batch" in request.path:  # Of deletions, to Azure.
         return "deletions"
-    if method != "GET":
+    if request.method not in ("GET", "HEAD"):
         return "writes"
-    return "reads" if "/o/" in path.partition("?")[0] else "listings"
+    return "listings" if _LISTING.search(request.path) else "reads"
