@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import obstore
-from obstore.exceptions import PermissionDeniedError, PreconditionError
+from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError
 
 from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable
 from keras_preempt.checkpoint.storage.bucket_place import BucketPlace
@@ -127,7 +127,10 @@ class ObstoreBucket:
             except FileNotFoundError:
                 if self._is_there:
                     raise
-            # The answer to a HEAD does not say what is missing: the object, or the bucket.
+            except BaseError as error:
+                if not self.failure_of(error).is_untold:
+                    raise
+            # The answer to a HEAD does not say what is missing, the object or the bucket, nor why it was refused.
             moved()
             await obstore.get_async(store, name, options={"range": (0, 1)})
             raise ForeignAnswer("an object that is there, and is not when it is looked at")
@@ -200,10 +203,7 @@ class ObstoreBucket:
                 moved()
                 try:
                     answer = await obstore.get_async(store, info.name, options={"head": True})
-                except (
-                    FileNotFoundError,
-                    PermissionDeniedError,
-                ):  # The latter is no answer to this question.
+                except (FileNotFoundError, PermissionDeniedError):  # The latter is no answer to this question.
                     return
                 if answer.meta["e_tag"] == info.version:
                     raise ForeignAnswer("success, and the object is still there")

@@ -65,6 +65,8 @@ class CallLoop:
             return future.result()
         finally:
             future.cancel()
+            # It holds the error, whose traceback holds this frame: a circle that would keep connections open.
+            del future
 
     def close(self) -> None:
         """Ends the thread, and calls that are under way."""

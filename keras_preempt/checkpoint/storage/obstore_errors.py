@@ -33,9 +33,18 @@ FAILURES = (BaseError, OSError, ValueError, Silence, ForeignAnswer, NoProfile)
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 """The statuses after which a request is tried again for as long as there is time."""
 
-_PASSING_CODES = frozenset({"RequestTimeout", "OperationAborted", "ConditionalRequestConflict", "ServerBusy"})
+_GOING = "ContainerBeingDeleted"  # Another of the same name may be made a moment later.
+_PASSING_CODES = frozenset(
+    {"RequestTimeout", "OperationAborted", "ConditionalRequestConflict", "ServerBusy", _GOING}
+    | {
+        "BadDigest",
+        "XAmzContentSHA256Mismatch",
+        "XAmzContentChecksumMismatch",
+        "Md5Mismatch",
+    }  # Damaged on the way.
+)
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"})
-_MISSING = frozenset({"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"})
+_MISSING = frozenset({"NoSuchBucket", "ContainerNotFound"})
 _UNKNOWN_KEYS = frozenset(
     {
         "InvalidAccessKeyId",
@@ -52,14 +61,15 @@ _LOCKED = ("BlobImmutable", "ImmutabilityPolicy", "LegalHold", "LeaseIdMissing")
 _STATUS = re.compile(r"status code: (\d{3})|\(code: (\d{3})\)")
 _CODE = re.compile(r"<Code>([^<]+)</Code>")
 _TOLD = re.compile(r"<Message>([^<\n]*)")
+_DETAIL = re.compile(r"<AuthenticationErrorDetail>([^<\n]*)")
 _REQUEST = re.compile(r"Error performing [A-Z]+ (\S+) in \S+ - ")
 _NO_KEYS = re.compile(r"credential provider|Missing (?:AccessKeyId|SecretAccessKey)")
 _REASON = re.compile(r'(?:message|error): "([^"]+)"')
 _PREAMBLE = re.compile(
-    r"\A(?:Generic \w+ error: |Object at location .*? (?:not found|already exists): |"
-    r"The operation lacked the necessary privileges to complete for path .*?: |"
-    r"(?:Bulk delete|DeleteObjects) request failed for key .*?: )+"
+    r"\A(?:Generic \w+ error: |Object at location .*? (?:not found|already exists): |The operation lacked .*? path .*?: )?"
+    r"(?:Error performing \w+ request: )?(?:Bulk delete request failed for key .*?: )?"
 )
+_TRAILER = re.compile(r" \(code: \d{3}\)\Z")
 
 
 @dataclass(frozen=True)
@@ -126,8 +136,13 @@ class Failure:
         """Whether credentials were accepted once, and have to be renewed."""
         return self.code in _EXPIRED or (
             self.code in ("AuthenticationFailed", "InvalidAuthenticationInfo")
-            and "expired" in self.told.lower()
+            and ("expired" in self.told.lower() or "specified time frame" in self.told)
         )
+
+    @property
+    def is_untold(self) -> bool:
+        """Whether the request was refused without a reason: the answer to a HEAD has no body that could name one."""
+        return self.status in (400, 401, 403) and not self.code
 
     @property
     def is_locked(self) -> bool:
@@ -138,11 +153,12 @@ class Failure:
 def _told(error: BaseException, text: str, structure: str) -> str:
     message, code = _TOLD.search(text), _CODE.search(text)
     if message is not None:
-        told = message[1]
+        detail = _DETAIL.search(text)
+        told = message[1] if detail is None else detail[1]
     elif code is not None:
         told = code[1]
     else:
-        told = _PREAMBLE.sub("", _REQUEST.sub("", text))
+        told = _TRAILER.sub("", _PREAMBLE.sub("", _REQUEST.sub("", text)))
         told = told.replace("Server returned non-2xx status code: ", "").strip()
         reasons: list[str] = _REASON.findall(structure)
         if "error sending request" in told and reasons:
@@ -201,10 +217,10 @@ class Explaining:
         code = "" if not failure.code or failure.code in failure.told else f"{failure.code}: "
         return StoreUnavailable(
             f"Expected to {doing} in {self.url}. Received: {status}{code}{failure.told:.400}. "
-            f"{self._cure(error, failure, is_deletion=doing.startswith('delete '))}"
+            f"{self._cure(error, failure, doing)}"
         )
 
-    def _cure(self, error: BaseException, failure: Failure, *, is_deletion: bool) -> str:
+    def _cure(self, error: BaseException, failure: Failure, doing: str) -> str:
         words, told = self.words, failure.told.lower()
         if isinstance(error, NoProfile):
             return error.cure or words.login
@@ -221,10 +237,9 @@ class Explaining:
             or "incorrectly configured" in told
         ):
             return words.wrong_region
-        # Azure answers a deletion in a batch of them, and the library does not tell its reason.
-        if failure.is_locked or (is_deletion and failure.status in (409, 412)):
+        if failure.is_locked or (failure.status in (409, 412) and doing.startswith("delete")):
             return words.locked
-        if failure.is_missing_bucket:
+        if failure.is_missing_bucket or failure.code == _GOING:
             return words.create.format(bucket=self.bucket)
         if failure.status == 403:
             return words.permission.format(bucket=self.bucket)

@@ -112,10 +112,11 @@ def doctor(ctx: click.Context, /, as_json: bool, directory: str | None, workers:
       keras-preempt doctor /shared/run --state-size 2GB --grace 15
       keras-preempt doctor /shared/run --workers 2 -- python train.py
       srun keras-preempt doctor /shared/run -- python train.py
-      keras-preempt doctor s3://bucket/run --json -- sh -c 'exec python train.py'
+      keras-preempt doctor gs://bucket/run --json -- sh -c 'exec python train.py'
 
-    DIR is what the callback is given: a path, or a bucket's URL. On a cluster, start this instead of the job,
-    on all workers: by TF_CONFIG, KERAS_DISTRIBUTION_*, Slurm's variables or JobSet's they look for each other.
+    DIR is what the callback is given: a path, or a bucket's gs://, s3:// or az:// URL. On a cluster, start this instead
+    of the job, on all workers: by TF_CONFIG, KERAS_DISTRIBUTION_*, Slurm's variables or JobSet's they look for each
+    other.
 
     \b
     Exit codes:

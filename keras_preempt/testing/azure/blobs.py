@@ -178,7 +178,15 @@ class Blobs:
         else:
             self._buckets.require("delete-version")
             self._buckets.delete_version(call.bucket, call.name, generation)
-        return Reply(202, b"", {"x-ms-delete-type-permanent": "false" if self._buckets.bucket(call.bucket).versioned else "true"})
+        return Reply(
+            202,
+            b"",
+            {
+                "x-ms-delete-type-permanent": "false"
+                if self._buckets.bucket(call.bucket).versioned
+                else "true"
+            },
+        )
 
     def _generation(self, call: AzureCall) -> int | None:
         if "snapshot" in call.query:

@@ -120,7 +120,9 @@ def test_after_the_end_no_thread_and_no_connection_is_left(fake: FakeBucket, tmp
     assert any(thread.name == "keras_preempt-bucket-calls" for thread in threading.enumerate())
     store.close()
     # The fake has a thread for each connection until that ends.
-    wait_until(lambda: {t.name for t in set(threading.enumerate()) - before if "keras_preempt" in t.name} == set())
+    wait_until(
+        lambda: {t.name for t in set(threading.enumerate()) - before if "keras_preempt" in t.name} == set()
+    )
     wait_until(lambda: _sockets() <= sockets)
     store.create("again", b"x")
     store.close()
