@@ -203,8 +203,8 @@ class ObstoreBucket:
                 moved()
                 try:
                     answer = await obstore.get_async(store, info.name, options={"head": True})
-                except (FileNotFoundError, PermissionDeniedError):  # The latter is no answer to this question.
-                    return
+                except (FileNotFoundError, PermissionDeniedError):
+                    return  # Whether it may be read is another question.
                 if answer.meta["e_tag"] == info.version:
                     raise ForeignAnswer("success, and the object is still there")
 

@@ -66,7 +66,8 @@ _REQUEST = re.compile(r"Error performing [A-Z]+ (\S+) in \S+ - ")
 _NO_KEYS = re.compile(r"credential provider|Missing (?:AccessKeyId|SecretAccessKey)")
 _REASON = re.compile(r'(?:message|error): "([^"]+)"')
 _PREAMBLE = re.compile(
-    r"\A(?:Generic \w+ error: |Object at location .*? (?:not found|already exists): |The operation lacked .*? path .*?: )?"
+    r"\A(?:Generic \w+ error: |Object at location .*? (?:not found|already exists): |"
+    r"The operation lacked .*? path .*?: )?"
     r"(?:Error performing \w+ request: )?(?:Bulk delete request failed for key .*?: )?"
 )
 _TRAILER = re.compile(r" \(code: \d{3}\)\Z")

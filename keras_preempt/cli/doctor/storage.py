@@ -42,10 +42,11 @@ _NOT_OVERWRITTEN = "overwrite"
 
 def check_place(findings: Findings, store: Store, platform: Platform) -> bool:
     """Checks that a place can be written and is durable; returns whether it can be written."""
-    failed: dict[str, list[tuple[str, str]]] = {}  # By what the storage has answered.
+    failed: dict[str, list[tuple[str, str]]] = {}  # By what the storage has answered, apart from what it quotes.
     for operation, error in store.check_access():
         if error is not None:
-            failed.setdefault(str(error).partition("Received")[2], []).append((operation, str(error)))
+            answered = re.sub("'[^']*'", "", str(error).partition("Received")[2])
+            failed.setdefault(answered, []).append((operation, str(error)))
         elif store.is_local:
             findings.ok("directory", f"{store.url} can be written.")
         elif operation == _NOT_OVERWRITTEN:
