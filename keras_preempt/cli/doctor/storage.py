@@ -42,7 +42,8 @@ _NOT_OVERWRITTEN = "overwrite"
 
 def check_place(findings: Findings, store: Store, platform: Platform) -> bool:
     """Checks that a place can be written and is durable; returns whether it can be written."""
-    failed: dict[str, list[tuple[str, str]]] = {}  # By what the storage has answered, apart from what it quotes.
+    # By what the storage has answered, apart from what it quotes: errors of one cause.
+    failed: dict[str, list[tuple[str, str]]] = {}
     for operation, error in store.check_access():
         if error is not None:
             answered = re.sub("'[^']*'", "", str(error).partition("Received")[2])
