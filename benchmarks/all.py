@@ -42,7 +42,7 @@ BENCHMARKS = (
     Benchmark("grace.py", ("--quick",)),
     Benchmark("save.py", ("--megabytes", "16", "--repetitions", "1", "--no-peaks", "--no-aims", "--writers")),
     Benchmark("background_save.py", ("--gb", "0.02", "--repetitions", "1", "--no-aims")),
-    Benchmark("gcs.py", ("--quick",)),
+    Benchmark("buckets.py", ("--quick",)),
     Benchmark("restore_together.py", ("--quick",)),
     Benchmark("many_workers.py", ("--quick",)),
     Benchmark("resume_cost.py", ("--quick",)),

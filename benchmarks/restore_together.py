@@ -19,8 +19,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from statistics import median
 
+from bucket_services import BUCKET, END_TIMEOUT, SCRIPTS
+from bucket_ways import save_checkpoint, state
 from figures import Aims, conditions, table, tell
-from gcs_ways import BUCKET, END_TIMEOUT, SCRIPTS, save_checkpoint, state
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.storage.gcs import GcsStore

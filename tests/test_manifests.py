@@ -15,6 +15,9 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from kubeflow_trainer_api.models.io_k8s_api_core_v1_service_account import (
+    IoK8sApiCoreV1ServiceAccount as ServiceAccount,
+)
 from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet as JobSet
 
 from keras_preempt.checkpoint import machine_memory
@@ -26,6 +29,9 @@ from keras_preempt.process.exit_codes import EXIT_NOT_SAVED, EXIT_RESTART, EXIT_
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCHEMAS = Path(__file__).parent / "schemas"
 SCRIPT = "/app/train_on_cluster.py"
+
+EKS_SPOT = ("eks.amazonaws.com/capacityType", "SPOT")
+AKS_SPOT = ("kubernetes.azure.com/scalesetpriority", "spot")
 
 
 @pytest.fixture
@@ -123,19 +129,74 @@ def test_every_pod_of_the_jobset_finds_the_same_workers(jobset):
     }
 
 
-def test_saves_in_memory_go_to_a_volume_that_outlives_the_pods(jobset):
-    for change in yaml.safe_load((EXAMPLES / "kubernetes" / "memory.yaml").read_text()):
+def patch(jobset: Any, name: str) -> None:
+    """Applies one of the JSON patches beside the manifest, and looks whether JobSet still knows every field."""
+    for change in yaml.safe_load((EXAMPLES / "kubernetes" / name).read_text()):
         *path, last = change["path"].split("/")[1:]
-        assert change["op"] == "add"
         place = jobset
         for key in path:
             place = place[int(key)] if isinstance(place, list) else place[key]
         if last == "-":
+            assert change["op"] == "add"
             place.append(change["value"])
         else:
-            assert last not in place  # "add" would replace it.
-            place[last] = change["value"]
+            # An "add" would replace what is there, and the other two fail if it is not.
+            assert change["op"] == "add" if last not in place else change["op"] in ("replace", "remove")
+            place.pop(last, None)
+            if change["op"] != "remove":
+                place[last] = change["value"]
     test_jobset_has_no_field_that_jobset_does_not_know(jobset)
+
+
+def without_place(jobset: Any) -> Any:
+    """Returns the manifest without what says where it runs and where it saves."""
+    template = job_of(jobset)["template"]
+    template.pop("metadata", None)
+    for field in ("nodeSelector", "tolerations"):
+        template["spec"].pop(field, None)
+    (container,) = template["spec"]["containers"]
+    del container["args"]
+    container["env"] = [
+        entry for entry in container["env"] if not entry["name"].startswith(("AWS_", "AZURE_"))
+    ]
+    return jobset
+
+
+@pytest.mark.parametrize(
+    ("cloud", "spot", "taint", "scheme", "variable", "annotation"),
+    [
+        (*("eks", EKS_SPOT, [], "s3"), "AWS_REGION", "eks.amazonaws.com/role-arn"),
+        (
+            *("aks", AKS_SPOT, [AKS_SPOT], "az"),
+            *("AZURE_STORAGE_ACCOUNT_NAME", "azure.workload.identity/client-id"),
+        ),
+    ],
+)
+def test_a_patch_takes_the_job_to_the_spot_nodes_and_the_bucket_of_another_cloud(
+    jobset, cloud, spot, taint, scheme, variable, annotation
+):
+    rest = copy.deepcopy(jobset)
+    patch(jobset, f"{cloud}.yaml")
+    pod = job_of(jobset)["template"]["spec"]
+    assert pod["nodeSelector"] == dict([spot])
+    assert [(each["key"], each["value"]) for each in pod.get("tolerations", [])] == taint
+    (container,) = pod["containers"]
+    (place,) = container["args"]
+    assert place.startswith(f"{scheme}://")
+    assert container["env"][-1]["name"] == variable
+    account = yaml.safe_load((EXAMPLES / "kubernetes" / f"{cloud}-account.yaml").read_text())
+    assert ServiceAccount.from_dict(copy.deepcopy(account)).to_dict() == account
+    assert account["metadata"]["name"] == pod["serviceAccountName"]
+    assert list(account["metadata"]["annotations"]) == [annotation]
+    # Only a pod with this label gets the identity of its account on AKS.
+    labels = {"azure.workload.identity/use": "true"}
+    assert job_of(jobset)["template"].get("metadata") == ({"labels": labels} if cloud == "aks" else None)
+    # All that makes a preempted job come back stays as it is.
+    assert without_place(jobset) == without_place(rest)
+
+
+def test_saves_in_memory_go_to_a_volume_that_outlives_the_pods(jobset):
+    patch(jobset, "memory.yaml")
     pod = job_of(jobset)["template"]["spec"]
     ((volume,), (container,)) = pod["volumes"], pod["containers"]
     assert volume["hostPath"] == {"path": machine_memory.DEFAULT, "type": "Directory"}

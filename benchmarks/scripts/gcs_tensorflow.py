@@ -11,7 +11,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import tensorflow as tf
-from gcs_ways import state
+from bucket_ways import state
 
 size, bucket = int(sys.argv[1]), sys.argv[2]
 tensors = {name: tf.Variable(array) for name, array in state(size).items()}

@@ -18,7 +18,8 @@ import tensorflow as tf
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
 import numpy as np  # noqa: E402  the strategy comes first
-from gcs_ways import BUCKET, state  # noqa: E402
+from bucket_services import BUCKET  # noqa: E402
+from bucket_ways import state  # noqa: E402
 from google.api_core.client_info import ClientInfo  # noqa: E402
 from google.cloud import storage  # noqa: E402
 

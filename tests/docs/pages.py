@@ -8,6 +8,7 @@ A comment directly above a block is not shown to readers, and tells `test_blocks
     <!-- exit status: 137 -->                the exit status of the commands, if it is not 0
     <!-- not run: needs a cluster -->        commands that cannot be run here, and why
     <!-- serves: http://127.0.0.1:... -->    a program that runs until it is stopped, and its first line
+    <!-- tried by: tests/... -->             settings for a service; a test reads them from the page, and tries them
     <!-- output of: digits drill -->         lines of what a test prints: see `shown`
     <!-- shown after: digits drill -->       a command with its output, or a listing of the directory
 """
@@ -39,6 +40,7 @@ NOTES = (
     "exit status",
     "not run",
     "serves",
+    "tried by",
     "output of",
     "shown after",
     "figures of",

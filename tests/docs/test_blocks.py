@@ -154,10 +154,18 @@ def check_toml(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(block.code.splitlines()) <= set(ours)
 
 
+def check_json(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test elsewhere tries it."""
+    json.loads(block.code)
+    test, page = ROOT / block.notes["tried by"], block.where.partition(":")[0]
+    assert f'"{page}"' in test.read_text(), f"{test} does not read {block.where}"
+
+
 CHECKS: dict[str, Callable[[Block, pytest.MonkeyPatch], None]] = {
     "python": check_python,
     **dict.fromkeys(SHELLS, check_shell),
     "text": check_text,
+    "json": check_json,
     "toml": check_toml,
 }
 

@@ -101,7 +101,8 @@ def _connect(place: AzurePlace) -> ObstoreClient:
         config.setdefault("endpoint", f"https://{place.account}.blob.{place.suffix}")
     if "account_name" not in config:
         raise NoProfile(
-            "no name of a storage account, which AZURE_STORAGE_ACCOUNT_NAME or an abfss:// URL gives"
+            "no name of a storage account",
+            f"Set AZURE_STORAGE_ACCOUNT_NAME, or name it: abfss://{place.bucket}@ACCOUNT.dfs.core.windows.net/...",
         )
     endpoint = config.setdefault("endpoint", f"https://{config['account_name']}.blob.core.windows.net")
     store = AzureStore(

@@ -104,7 +104,10 @@ class BucketStore(Store):
                     raise error
 
     def check_access(self) -> Generator[tuple[str, StoreUnavailable | None], None, None]:
-        """Tries "create", "read", "list" and "delete" on a hidden object; without "create" only "list" follows."""
+        """Tries "create", "read", "list" and "delete" on a hidden object; without "create" only "list" follows.
+
+        "overwrite" says of a service that may not keep conditions whether it refuses to create what exists.
+        """
         bucket, place = self._bucket, self._place
         budget = Budget(_PROOF_SECONDS, lambda: self.deadline)
         # One that could not be deleted is used again: otherwise each start would leave one.
@@ -117,8 +120,6 @@ class BucketStore(Store):
         failed: StoreUnavailable | None = None
         try:
             info = bucket.put(probe, Content.of(_PROBE), budget, uncounted)
-            if not bucket.keeps_conditions:
-                failed = self._overwriting(probe, budget)
         except AlreadyExists as error:
             # A missing permission to create is reported before this.
             info = left[0] if left else None
@@ -131,6 +132,8 @@ class BucketStore(Store):
         try:
             yield "create", failed
             if info is not None:
+                if not bucket.keeps_conditions:
+                    yield "overwrite", _failure(lambda: self._check_overwriting(probe, budget))
                 yield "read", _failure(lambda: self._read_back(probe, budget))
             yield "list", not_listed
             if (created := info) is not None:
@@ -141,15 +144,13 @@ class BucketStore(Store):
                 with contextlib.suppress(StoreUnavailable):
                     bucket.delete(info, budget)
 
-    def _overwriting(self, probe: str, budget: Budget) -> StoreUnavailable | None:
-        """Returns an error if the service creates an object that exists, as old ones do that ignore conditions."""
+    def _check_overwriting(self, probe: str, budget: Budget) -> None:
+        """Raises an error if the service creates an object that exists, as old ones do that ignore conditions."""
         try:
             self._bucket.put(probe, Content.of(_PROBE[::-1]), budget, uncounted)
-        except (AlreadyExists, WriteUncertain):  # It was refused; what is there may not be readable.
-            return None
-        except StoreUnavailable as error:
-            return error
-        return self._unconditional(
+        except (AlreadyExists, WriteUncertain):
+            return  # If the answer is uncertain, the object cannot be read: that is tried next, and says why.
+        raise self._unconditional(
             "it has overwritten an object that was to be created only if there was none"
         )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import obstore
-from obstore.exceptions import BaseError, PreconditionError
+from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError
 
 from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable
 from keras_preempt.checkpoint.storage.bucket_place import BucketPlace
@@ -203,8 +203,8 @@ class ObstoreBucket:
                 moved()
                 try:
                     answer = await obstore.get_async(store, info.name, options={"head": True})
-                except FileNotFoundError:
-                    return
+                except (FileNotFoundError, PermissionDeniedError):
+                    return  # Whether it may be read is another question.
                 if answer.meta["e_tag"] == info.version:
                     raise ForeignAnswer("success, and the object is still there")
 

@@ -20,7 +20,11 @@ class ForeignAnswer(Exception):
 
 
 class NoProfile(Exception):
-    """There are no credentials where the environment says that they are."""
+    """There are no credentials where the environment says that they are, or no account; `cure` is what to do then."""
+
+    def __init__(self, told: str, cure: str = "") -> None:
+        super().__init__(told)
+        self.cure = cure
 
 
 FAILURES = (BaseError, OSError, ValueError, Silence, ForeignAnswer, NoProfile)
@@ -49,6 +53,7 @@ _UNKNOWN_KEYS = frozenset(
         "AuthenticationFailed",
         "InvalidAuthenticationInfo",
         "NoAuthenticationInformation",
+        "KeyBasedAuthenticationNotPermitted",
     }
 )
 _LOCKED = ("BlobImmutable", "ImmutabilityPolicy", "LegalHold", "LeaseIdMissing")
@@ -58,9 +63,11 @@ _CODE = re.compile(r"<Code>([^<]+)</Code>")
 _TOLD = re.compile(r"<Message>([^<\n]*)")
 _DETAIL = re.compile(r"<AuthenticationErrorDetail>([^<\n]*)")
 _REQUEST = re.compile(r"Error performing [A-Z]+ (\S+) in \S+ - ")
+_NO_KEYS = re.compile(r"credential provider|Missing (?:AccessKeyId|SecretAccessKey)")
 _REASON = re.compile(r'(?:message|error): "([^"]+)"')
 _PREAMBLE = re.compile(
-    r"\A(?:Generic \w+ error: |Object at location .*? (?:not found|already exists): |The operation lacked .*? path .*?: )?"
+    r"\A(?:Generic \w+ error: |Object at location .*? (?:not found|already exists): |"
+    r"The operation lacked .*? path .*?: )?"
     r"(?:Error performing \w+ request: )?(?:Bulk delete request failed for key .*?: )?"
 )
 _TRAILER = re.compile(r" \(code: \d{3}\)\Z")
@@ -110,7 +117,7 @@ class Failure:
         request = _REQUEST.search(text)
         url = "" if request is None else request[1]
         elsewhere = url != "" and f"/{bucket}" not in url and f"//{bucket}." not in url
-        provider = "credential provider" in text or isinstance(error, NoProfile)
+        provider = _NO_KEYS.search(text) is not None or isinstance(error, NoProfile)
         status, code = _STATUS.search(text), _CODE.search(text)
         return cls(
             None if status is None else int(status[1] or status[2]),
@@ -217,7 +224,7 @@ class Explaining:
     def _cure(self, error: BaseException, failure: Failure, doing: str) -> str:
         words, told = self.words, failure.told.lower()
         if isinstance(error, NoProfile):
-            return words.login
+            return error.cure or words.login
         if failure.is_expired:
             return f"The credentials have expired, and were not renewed in time. {words.login}"
         if failure.of_credentials:

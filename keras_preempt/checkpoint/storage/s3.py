@@ -35,7 +35,8 @@ S3_WORDS = CloudWords(
     ),
     permission=(
         "Give this account s3:PutObject, s3:GetObject and s3:DeleteObject on arn:aws:s3:::{bucket}/*, and "
-        "s3:ListBucket on arn:aws:s3:::{bucket}."
+        "s3:ListBucket on arn:aws:s3:::{bucket}; if it has them and this is a bucket whose requester pays, set "
+        "AWS_REQUEST_PAYER=requester."
     ),
     wrong_region="The bucket is in another region: set AWS_REGION to it.",
     locked=(

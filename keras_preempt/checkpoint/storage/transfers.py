@@ -21,16 +21,15 @@ from keras_preempt.checkpoint.storage.posix_files import write_all
 from keras_preempt.checkpoint.storage.store import Moved, uncounted
 from keras_preempt.process.threads import Pool
 
-SMALLEST_FILE = (8 << 20) - (256 << 10)
-"""Bytes of a file that is worth a request of its own; with its header it still goes up in one request."""
-
 LARGEST_FILE = 64 << 20  # Bytes of a file; what a failed upload may have to send again.
 
-_SMALLEST_SHARE = 2 << 20  # bytes of a file, if there are fewer than `SMALLEST_FILE` for each connection
+_SMALLEST_FILE = 2 << 20  # bytes that are worth a request of their own
+_GOOD_FILE = 6 << 20  # Bytes of a file; the last connection begins when one for each is staged.
 _WAVES = 4  # files that each connection sends one after the other, so that all end at about the same time
 _ROUNDING = 64  # bytes; a file ends with a whole element, and what is left over must not make a further file
 
-_SMALLEST_RANGE, _LARGEST_RANGE = 4 << 20, 16 << 20  # bytes
+# A few files are read at a time; each is cut so that together they keep all connections busy.
+_SMALLEST_RANGE, _LARGEST_RANGE = 2 << 20, 16 << 20  # bytes
 
 _DOWNLOADS = 3  # times that an object is read until its sum is right
 _PIECE = 1 << 20  # bytes
@@ -39,10 +38,10 @@ _PIECE = 1 << 20  # bytes
 def file_size(total: int, connections: int) -> int:
     """Returns how many bytes each file should have at most when `total` bytes are written; at least 1."""
     each = total // connections
-    if each < SMALLEST_FILE:
-        files = min(max(total // _SMALLEST_SHARE, 1), connections)
+    if each < _SMALLEST_FILE:
+        files = max(total // _SMALLEST_FILE, 1)
     else:
-        files = connections * min(each // SMALLEST_FILE, _WAVES)
+        files = connections * min(-(-each // _GOOD_FILE), _WAVES)
     size = -(-total // files)
     return min(size + -size % _ROUNDING + _ROUNDING, LARGEST_FILE)
 

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from keras_preempt.agreement.grace import MARGIN, reserve
@@ -36,26 +36,47 @@ _NEEDED_FOR = {
     "delete": "superseded checkpoints would pile up, and training refuses to start",
 }
 
+_NOT_OVERWRITTEN = "overwrite"
+"""Of what a store tries, the one for which no permission is needed."""
+
 
 def check_place(findings: Findings, store: Store, platform: Platform) -> bool:
     """Checks that a place can be written and is durable; returns whether it can be written."""
-    usable = True
+    # By what the storage has answered, apart from what it quotes: errors of one cause.
+    failed: dict[str, list[tuple[str, str]]] = {}
     for operation, error in store.check_access():
-        what = "directory" if store.is_local else f"permission to {operation}"
-        if error is None:
-            can = "can be written" if store.is_local else f"this account may {operation} objects"
-            findings.ok(what, f"{store.url} {can}." if store.is_local else f"{store.url}: {can}.")
-            continue
-        usable = False
-        # The last sentence is the cure; an ellipsis in it, as of a command, ends no sentence.
-        *sentences, last = re.split(r"(?<=[^.]\.) ", str(error))
-        found, cure = (" ".join(sentences), last) if len(sentences) > 1 else (str(error), "")
-        if operation in _NEEDED_FOR:
-            found += f" Without it, {_NEEDED_FOR[operation]}."
-        findings.problem(what, found, cure or "Check the permissions there.")
-    if usable and store.path is not None:
+        if error is not None:
+            answered = re.sub("'[^']*'", "", str(error).partition("Received")[2])
+            failed.setdefault(answered, []).append((operation, str(error)))
+        elif store.is_local:
+            findings.ok("directory", f"{store.url} can be written.")
+        elif operation == _NOT_OVERWRITTEN:
+            findings.ok("conditional writes", f"{store.url}: an object that exists is not overwritten.")
+        else:
+            findings.ok(f"permission to {operation}", f"{store.url}: this account may {operation} objects.")
+    for refused in failed.values():
+        _explain(findings, refused, store)
+    if not failed and store.path is not None:
         _check_durable(findings, store.url, store.path, platform)
-    return usable
+    return not failed
+
+
+def _explain(findings: Findings, refused: Sequence[tuple[str, str]], store: Store) -> None:
+    """Adds the finding for operations that have failed for one reason: each with its error."""
+    operation, error = refused[0]
+    # The last sentence is the cure; an ellipsis in it, as of a command, ends no sentence.
+    *sentences, last = re.split(r"(?<=[^.]\.) ", error)
+    found, cure = (" ".join(sentences), last) if len(sentences) > 1 else (error, "")
+    what = f"permission to {operation}"
+    if store.is_local:
+        what = "directory"
+    elif operation == _NOT_OVERWRITTEN:
+        what = "conditional writes"
+    elif len(refused) > 1:
+        what = "bucket"
+    if len(refused) == 1 and operation in _NEEDED_FOR:
+        found += f" Without it, {_NEEDED_FOR[operation]}."
+    findings.problem(what, found, cure or "Check the permissions there.")
 
 
 def _check_durable(findings: Findings, url: str, path: Path, platform: Platform) -> None:

@@ -74,7 +74,7 @@ def drill(
         seed: Chooses steps and workers; None draws one, which the verdict has.
         timeout: Seconds that one start of the job may take. From this and the number of starts follows how long the
             whole drill may take.
-        keep: A new or empty directory, or ``gs://bucket/prefix``, for the checkpoints of both runs.
+        keep: A new or empty directory, or the URL of a bucket, for the checkpoints of both runs.
         restart_codes: Exit statuses by which a worker says that it was preempted; empty for those of the command.
         environment: Variables for the drill and its workers beside those of this process; None removes one.
         cwd: The working directory; None for this process's.

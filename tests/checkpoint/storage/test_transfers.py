@@ -12,7 +12,7 @@ import pytest
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.finding import committed
 from keras_preempt.checkpoint.reader import Reading, load, verify
-from keras_preempt.checkpoint.storage import gcs_transfer
+from keras_preempt.checkpoint.storage import gcs_transfer, transfers
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Moved, Store
 from keras_preempt.checkpoint.writer import WorkerShare, write_part
@@ -82,6 +82,7 @@ def test_bytes_that_are_sent_again_count_once(
     gcs: FakeGcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gcs_transfer, "CHUNK", 1 << 20)
+    monkeypatch.setattr(transfers, "_GOOD_FILE", 64 << 20)  # A smaller file goes up in one request.
     with closing(new_store(gcs, tmp_path, connections=2)) as store:
         for fault in ("reset", "session-lost", "corrupted-upload"):
             gcs.fail_next(fault, match="upload_id=")

@@ -80,21 +80,6 @@ def test_a_directory_that_cannot_be_written_is_cured_by_what_hinders_it(small_di
     assert "free some space (files, if `df -i` shows no free inodes)" in full
 
 
-@pytest.mark.parametrize(
-    ("denied", "does"), [("create", "create"), ("get", "read"), ("list", "list"), ("delete", "delete")]
-)
-def test_a_permission_that_a_bucket_does_not_give_is_named_alone(denied: str, does: str) -> None:
-    with FakeGcs(deny=[denied]) as gcs:
-        report = doctor("gs://bucket/run", env=gcs.environment())
-        # Whole, though the command in it has an ellipsis.
-        assert "\nGive this account roles/storage.objectUser" in report.cure(f"permission to {does}")
-        assert report.problems == {f"permission to {does}"}
-        gcs.deny = set()  # The cure: the role has all of them.
-        doctor("gs://bucket/run", "--state-size", "1MB", env=gcs.environment()).assert_passes()
-        left = [name for name in gcs.objects("bucket") if denied != "delete"]
-        assert left == []
-
-
 def test_a_save_that_does_not_fit_the_grace_is_found() -> None:
     with FakeGcs(bytes_per_second=20e6) as gcs:
         asked = ("gs://bucket/run", "--state-size", "20MB", "--grace")

@@ -1,7 +1,7 @@
 """Compares ways to save a state to a bucket and to restore it, over a network with a limit for each connection.
 
-The bucket is a `FakeGcs` in its own process, since nothing else gives every run the same network. Every
-way moves the same bytes; they take turns, and medians are printed.
+The buckets are fakes of the three services, each in its own process, since nothing else gives every run the same
+network. Every way moves the same bytes; they take turns, and medians are printed.
 """
 
 from __future__ import annotations
@@ -11,22 +11,28 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
+from bucket_peers import peers
+from bucket_requests import KINDS, count
+from bucket_services import END_TIMEOUT, FAKES, SCRIPTS, served
+from bucket_ways import Ours, Way, state
 from figures import Aims, conditions, table, tell
-from gcs_requests import KINDS, count
-from gcs_ways import END_TIMEOUT, SCRIPTS, Ours, Way, server, ways
 
 WORKER_CONNECTIONS = 4
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--services", nargs="+", choices=[*FAKES], default=[*FAKES])
     parser.add_argument("--mb", type=float, default=128, help="size of the state")
-    parser.add_argument("--rate", type=float, default=20, help="MB/s of one connection, in each direction")
+    parser.add_argument("--rate", type=float, default=10, help="MB/s of one connection, in each direction")
     parser.add_argument(
         "--machine-rate",
         type=float,
@@ -48,57 +54,75 @@ def main() -> int:
         f"A state of {options.mb:g} MB; {options.rate:g} MB/s for each connection; medians of {options.rounds}.\n"
     )
     aims = Aims(apply=not options.quick)
-    compare(size, options, aims)
-    share(size // 2, options, aims)
-    count_requests(size)
+    for scheme in options.services:
+        compare(scheme, size, options, aims)
+    if "gs" in options.services:  # How workers share the bytes is the same on each.
+        share("gs", size // 2, options, aims)
+    for scheme in options.services:
+        count_requests(scheme, size)
     return aims.report()
 
 
-def compare(size: int, options: argparse.Namespace, aims: Aims) -> None:
-    """Prints the times of all ways."""
-    tensorflow = not options.no_tensorflow
+def compare(scheme: str, size: int, options: argparse.Namespace, aims: Aims) -> None:
+    """Prints the times of all ways to use one service; the first is ours with one connection."""
+    tensorflow = not options.no_tensorflow and scheme == "gs"
     if tensorflow and importlib.util.find_spec("cryptography") is None:
         print("TensorFlow's own writer is left out: leading it to the fake takes the package cryptography.\n")
         tensorflow = False
     saves: dict[str, list[float]] = defaultdict(list)
     restores: dict[str, list[float]] = defaultdict(list)
+    tensors = state(size)
     with (
-        server(connection=options.rate * 1e6) as endpoint,
-        ways(size, options.connections, endpoint, tensorflow=tensorflow) as compared,
+        tempfile.TemporaryDirectory() as folder,
+        served(scheme, bytes_per_second=options.rate * 1e6),
     ):
-        for _ in range(options.rounds):
-            for way in compared:
-                saves[way.name].append(way.save())
-                restores[way.name].append(way.restore())
-                way.forget()
-    print(
-        table(
-            ["seconds", "save", "times as fast", "restore", "times as fast"],
-            [_row(way, compared[0], saves, restores, aims) for way in compared],
+        path = Path(folder, "state")
+        path.write_bytes(b"".join(array.data for array in tensors.values()))
+        ours: list[Way] = [Ours(scheme, tensors, number) for number in [1, *options.connections]]
+        with peers(scheme, path, options.connections, tensorflow=tensorflow) as others:
+            compared = [*ours, *others]
+            for _ in range(options.rounds):
+                for way in compared:
+                    saves[way.name].append(way.save())
+                    restores[way.name].append(way.restore())
+                    way.forget()
+    rows = {way.name: [f"{scheme}://, {way.name}"] for way in compared}
+    for what, times in (("saving to", saves), ("restoring from", restores)):
+        took = {name: median(found) for name, found in times.items()}
+        for name, row in rows.items():
+            row += [f"{took[name]:.2f}", f"{took[compared[0].name] / took[name]:.2f}"]
+        _judge(f"{what} {scheme}://", compared, took, aims)
+    print(table(["seconds", "save", "x one", "restore", "x one"], [*rows.values()]), end="\n\n")
+
+
+def _judge(what: str, ways: Sequence[Way], took: dict[str, float], aims: Aims) -> None:
+    """Compares several connections with one, and with a peer that has as many, or one that has no such number."""
+    single, *more = (way for way in ways if isinstance(way, Ours))
+    for way in more:
+        faster = took[single.name] / took[way.name]
+        aims.check(
+            f"{what}, {way.connections} connections, times as fast as one",
+            faster,
+            "at least",
+            0.95 * way.connections,
         )
-    )
-    print()
+        for peer in ways:
+            number = getattr(peer, "connections", None)
+            if not isinstance(peer, Ours) and number in (way.connections, None):
+                tell(
+                    f"{what}, {way.name}",
+                    peer.name.partition(",")[0],
+                    took[peer.name] / took[way.name],
+                    better="more",
+                )
 
 
-def _row(
-    way: Way, single: Way, saves: dict[str, list[float]], restores: dict[str, list[float]], aims: Aims
-) -> list[str]:
-    cells = [way.name]
-    for what, times in (("saving", saves), ("restoring", restores)):
-        took, alone = median(times[way.name]), median(times[single.name])
-        cells += [f"{took:.2f}", f"{alone / took:.2f}"]
-        if way is not single:
-            tell(f"{what} in a bucket, {way.name}", single.name, alone / took, better="more")
-            if isinstance(way, Ours) and way.connections > 1:
-                aims.check(f"{what}, {way.name}, times as fast as one stream", alone / took, "above", 2)
-    return cells
-
-
-def share(size: int, options: argparse.Namespace, aims: Aims) -> None:
+def share(scheme: str, size: int, options: argparse.Namespace, aims: Aims) -> None:
     """Prints what each of several workers uploads, and how long they take together."""
-    machine = options.machine_rate * 1e6 or None
+    machine = options.machine_rate * 1e6
     found: dict[int, list[Shared]] = defaultdict(list)
-    with server(connection=options.rate * 1e6, machine=machine):
+    limits = {"machine_bytes_per_second": machine} if machine else {}
+    with served(scheme, bytes_per_second=options.rate * 1e6, **limits):
         for turn in range(options.rounds):
             for workers in options.workers:
                 folder = f"workers-{workers}-{turn}"
@@ -154,7 +178,7 @@ def save_together(workers: int, size: int, connections: int, folder: str) -> Sha
     with ExitStack() as stack:
         processes = []
         for worker in range(workers):
-            command = [sys.executable, str(SCRIPTS / "gcs_worker.py")]
+            command = [sys.executable, str(SCRIPTS / "bucket_worker.py")]
             command += [str(each) for each in (worker, workers, size, connections, folder)]
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
@@ -180,13 +204,13 @@ def _line(process: subprocess.Popen[str]) -> str:
     return line
 
 
-def count_requests(size: int) -> None:
+def count_requests(scheme: str, size: int) -> None:
     """Prints how many requests 2 workers make."""
     rows = [
-        [what, *(str(kinds[kind]) for kind in KINDS), str(kinds.total())]
-        for what, kinds in count(size).items()
+        [f"{scheme}://, {what}", *(str(kinds[kind]) for kind in KINDS), str(kinds.total())]
+        for what, kinds in count(scheme, size).items()
     ]
-    print(table(["requests", *KINDS, "all"], rows))
+    print(table(["requests", *KINDS, "all"], rows), end="\n\n")
 
 
 if __name__ == "__main__":

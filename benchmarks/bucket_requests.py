@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
-from gcs_ways import BUCKET, commit_checkpoint, share_of, state
+from bucket_services import served_here, store_of
+from bucket_ways import commit_checkpoint, share_of, state
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.finding import committed
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.reader import load
 from keras_preempt.checkpoint.retention import Retention
-from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.tidying import Tidying
 from keras_preempt.checkpoint.writer import write_part
-from keras_preempt.testing import FakeGcs
+from keras_preempt.testing import Request
 
 KINDS = ("writes", "listings", "reads", "deletions")
-"""Kinds of requests. Google Cloud Storage calls the first two class A and reads class B; deletions are free."""
+"""Kinds of requests. All services charge about the same for the first two, a tenth or less of that for reads, and
+nothing for deletions."""
+
+_LISTING = re.compile(r"[?&](?:prefix|delimiter|list-type|comp=list)\b")
 
 WORKERS = 2
 
 
-def count(size: int) -> dict[str, Counter[str]]:
+def count(scheme: str, size: int) -> dict[str, Counter[str]]:
     """Counts the requests of 2 workers, by what they do, and by kind.
 
     Args:
+        scheme: Of the service.
         size: Bytes of the state.
     """
     tensors = state(size)
     counted = {}
-    with FakeGcs(buckets=(BUCKET,)) as gcs:
-        stores = [GcsStore(f"gs://{BUCKET}/run", connect=gcs.client) for _ in range(WORKERS)]
+    with served_here(scheme) as fake:
+        stores = [store_of(scheme, "run", 8) for _ in range(WORKERS)]
 
         def save(step: int) -> None:
             for worker, store in enumerate(stores):
@@ -40,22 +45,22 @@ def count(size: int) -> dict[str, Counter[str]]:
             commit_checkpoint(stores[0], tensors, WORKERS, step)
 
         def since(what: str) -> None:
-            counted[what] = Counter(_kind(request.method, request.path) for request in gcs.requests)
-            gcs.forget_requests()
+            counted[what] = Counter(map(_kind, fake.requests))
+            fake.forget_requests()
 
         for store in stores:
             store.prepare()
         since("start of 2 workers (proof of access)")
         incarnations.claim(stores[0], {})
-        gcs.forget_requests()
+        fake.forget_requests()
         save(1)
         since("save and commit")
         save(2)
-        gcs.forget_requests()
+        fake.forget_requests()
         list(Tidying(stores[0], Retention(1), 1).tidy())
         since("removal of an older checkpoint")
         info = committed(stores[0])[0]
-        gcs.forget_requests()
+        fake.forget_requests()
         for worker, store in enumerate(stores):
             load(store, info, worker, WORKERS)
         since("restore by both workers")
@@ -68,9 +73,9 @@ def count(size: int) -> dict[str, Counter[str]]:
     return counted
 
 
-def _kind(method: str, path: str) -> str:
-    if method == "DELETE":
+def _kind(request: Request) -> str:
+    if request.method == "DELETE" or "comp=batch" in request.path:  # Of deletions, to Azure.
         return "deletions"
-    if method != "GET":
+    if request.method not in ("GET", "HEAD"):
         return "writes"
-    return "reads" if "/o/" in path.partition("?")[0] else "listings"
+    return "listings" if _LISTING.search(request.path) else "reads"

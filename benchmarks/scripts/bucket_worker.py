@@ -8,7 +8,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gcs_ways import BUCKET, commit_checkpoint, share_of, state
+from bucket_services import BUCKET
+from bucket_ways import commit_checkpoint, share_of, state
 from google.api_core.client_info import ClientInfo
 from google.cloud import storage
 
