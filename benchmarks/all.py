@@ -44,6 +44,7 @@ BENCHMARKS = (
     Benchmark("background_save.py", ("--gb", "0.02", "--repetitions", "1", "--no-aims")),
     Benchmark("buckets.py", ("--quick",)),
     Benchmark("restore_together.py", ("--quick",)),
+    Benchmark("many_workers.py", ("--quick",)),
     Benchmark("resume_cost.py", ("--quick",)),
     Benchmark("snapshot_cost.py", ("--quick",)),
     Benchmark("import_cost.py", ("--runs", "1")),

@@ -30,7 +30,7 @@ from keras_preempt.training.save.resuming import ResumedFrom
 from keras_preempt.training.save.schedule import schedule_of
 from keras_preempt.training.start.beginning import start
 from keras_preempt.training.start.options import Options
-from keras_preempt.training.start.startup import reads_together
+from keras_preempt.training.start.reading_together import reads_together
 
 logger = logging.getLogger("keras_preempt")
 

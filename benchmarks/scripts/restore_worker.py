@@ -29,7 +29,7 @@ from keras_preempt.checkpoint.reader import Loaded, Reading  # noqa: E402
 from keras_preempt.checkpoint.setup import Setup  # noqa: E402
 from keras_preempt.checkpoint.storage.gcs import GcsStore  # noqa: E402
 from keras_preempt.training.start.handshake import START_TIMEOUT, Handshake  # noqa: E402
-from keras_preempt.training.start.startup import Share  # noqa: E402
+from keras_preempt.training.start.reading_together import Share  # noqa: E402
 
 size, folder = int(sys.argv[1]), sys.argv[2]
 here = backend().place(strategy)

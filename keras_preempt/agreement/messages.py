@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 
 from keras_preempt.process.json_fields import Fields, loads
+
+_MOST_MEMBERS = 1 << 20
 
 PHASES = ("train", "validation", "epoch", "end")
 
@@ -129,6 +132,14 @@ class Plan(_Message):
     abort: str | None = None  # Why the round was aborted.
     goes_on: bool = False  # Training continues after the save, into the next round.
 
+    def encode(self) -> str:
+        """See `_Message.encode`. Members are told as ranges, since every member gets the plan.
+
+        ``[0, 6, 8, 8]`` stands for members 0 to 6 and member 8.
+        """
+        told = {name: _ranges(getattr(self, name)) for name in ("writers", "doomed")}
+        return json.dumps({**asdict(self), **told}, separators=(",", ":"), allow_nan=False)
+
     @classmethod
     def decode(cls, text: str) -> Plan:
         fields = _fields("plan", text)
@@ -210,8 +221,23 @@ def _kind(fields: Fields) -> Kind:
     return Kind(fields.choice("kind", (kind.value for kind in Kind)))
 
 
+def _ranges(members: Sequence[int]) -> list[int]:
+    """Returns the first and the last member of each range of ascending members, one after the other."""
+    ends: list[int] = []
+    for member in members:
+        if ends and ends[-1] + 1 == member:
+            ends[-1] = member
+        else:
+            ends += member, member
+    return ends
+
+
 def _members(fields: Fields, key: str) -> tuple[int, ...]:
-    found = fields.integers(key, maximum=None)
-    if any(first >= second for first, second in itertools.pairwise(found)):
-        raise fields.refuse(f"ascending members, each once, as '{key}'", found)
-    return found
+    ends = fields.integers(key, maximum=None)
+    ranges = list(zip(ends[::2], ends[1::2], strict=False))
+    apart = all(last + 1 < first for (_, last), (first, _) in itertools.pairwise(ranges))
+    if len(ends) % 2 or not apart or any(first > last for first, last in ranges):
+        raise fields.refuse(f"ascending ranges of members, apart from each other, as '{key}'", ends)
+    if sum(last + 1 - first for first, last in ranges) > _MOST_MEMBERS:
+        raise fields.refuse(f"up to {_MOST_MEMBERS} members as '{key}'", ends)
+    return tuple(member for first, last in ranges for member in range(first, last + 1))

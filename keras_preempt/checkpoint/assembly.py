@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
 from keras_preempt.checkpoint.checked_file import CheckedFile
 from keras_preempt.checkpoint.errors import CorruptCheckpoint, NotEnoughMemory
 from keras_preempt.checkpoint.manifest import Part
+from keras_preempt.checkpoint.storage.parallel import TRANSFERS
 from keras_preempt.checkpoint.tensors import Array, StoredTensor, empty, read_to_places
 from keras_preempt.checkpoint.values import Box, size_of
 from keras_preempt.checkpoint.worker_values import WorkerValues
-from keras_preempt.process.threads import Pool
 
 _CONTAINER_LIMITS = (  # of control groups, version 2 and 1, as a process in a container sees its own
     Path("/sys/fs/cgroup/memory.max"),
@@ -26,14 +25,6 @@ _CONTAINER_LIMITS = (  # of control groups, version 2 and 1, as a process in a c
 )
 
 _PROCESS = Path("/proc/self/statm")
-
-Result = TypeVar("Result")
-
-TRANSFERS = 4
-"""How many at a time: enough to keep a disk busy while sums are taken, and a network while answers are awaited."""
-
-_SMALL = 8 << 20  # bytes in all, below which one after the other is as fast
-
 
 Wanted = Mapping[str, Sequence[Box]]
 """The boxes that a worker needs of the tensors that are divided among workers now, by the tensor's name."""
@@ -182,19 +173,3 @@ def check_room(directory: str, size: int) -> None:
     most = memory_limit()
     if size > most:
         raise NotEnoughMemory(directory, size, most)
-
-
-def in_parallel(calls: Sequence[Callable[[], Result]], size: int) -> list[Result]:
-    """Makes calls that move `size` bytes together, in threads where that is worth it; returns their results.
-
-    Raises the first error, in their order, when all have ended; calls that had not begun by then are not made.
-    """
-    if len(calls) < 2 or size < _SMALL:
-        return [call() for call in calls]
-    with Pool(min(TRANSFERS, len(calls)), "keras_preempt-transfer") as pool:
-        futures = [pool.submit(call) for call in calls]
-        try:
-            return [future.result() for future in futures]
-        finally:
-            for future in futures:
-                future.cancel()

@@ -10,8 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-
-import google_crc32c
+from functools import partial
 
 from keras_preempt.checkpoint import documents, failpoints, incarnations
 from keras_preempt.checkpoint.attempt import Attempt
@@ -23,16 +22,17 @@ from keras_preempt.checkpoint.errors import (
     PartsMissing,
     PositionMismatch,
     StoreUnavailable,
-    TooLarge,
 )
 from keras_preempt.checkpoint.layout import MANIFEST, incarnation_file, part_file
 from keras_preempt.checkpoint.manifest import Manifest, Part, PartRef, read_manifest
+from keras_preempt.checkpoint.part_lists import read_uncommitted
 from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.checkpoint.values import check_cover
 from keras_preempt.process.words import numbered, some
 
 _SAME_COMMIT = ("step", "attempt", "position")
 _SHOWN = 10  # workers that a message names
+_SHARED = "Check that all workers share the directory."
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,13 @@ def commit(
         StoreUnavailable: The storage failed.
     """
     check_fence(store, attempt.incarnation)
-    sizes = _wait_for_parts(store, attempt, patience)
+    sizes = wait_for_parts(
+        store, attempt.directory, attempt.members, patience, attempt.required, partial(_why_needed, attempt)
+    )
     members = range(attempt.members)
     present = [member for member in members if part_file(member) in sizes]
-    parts, refs = _read_parts(store, attempt.directory, present)
+    read = read_uncommitted(store, attempt.directory, present)
+    parts, refs = [part for part, _ in read], [ref for _, ref in read]
     _check_positions_and_files(attempt, parts, sizes)
     check_boxes(attempt, parts)
     manifest = Manifest(
@@ -92,7 +95,7 @@ def commit(
         members=attempt.members,
         writers=tuple(sorted(set(attempt.writers))),
         parts=tuple(refs),
-        missing=tuple(member for member in members if member not in present),
+        missing=tuple(member for member in members if part_file(member) not in sizes),
         created_at=now(),
         versions=dict(attempt.versions),
         holders=attempt.holders,
@@ -132,17 +135,38 @@ def wait_for_commit(
         pause = min(2 * pause, longest_pause)
 
 
-def _wait_for_parts(store: Store, attempt: Attempt, patience: Patience) -> dict[str, int]:
-    """Returns the sizes of the attempt's files by plain name, once the part lists are there or time is up."""
-    members = range(attempt.members)
-    required = attempt.required
+def wait_for_parts(
+    store: Store,
+    directory: str,
+    members: int,
+    patience: Patience,
+    required: Collection[int] | None = None,
+    why_needed: Callable[[Sequence[int]], str] = lambda lost: _SHARED,
+) -> dict[str, int]:
+    """Waits until the part lists of an attempt by so many workers are there, or time is up.
+
+    Args:
+        store: The run's directory.
+        directory: The attempt's folder.
+        members: How many workers there are.
+        patience: How long to wait.
+        required: The workers whose part must arrive; None for all.
+        why_needed: Says why the save fails without some of them.
+
+    Returns:
+        The sizes of the attempt's files by plain name.
+
+    Raises:
+        PartsMissing: A part that must be there did not arrive in time, or its worker is gone.
+    """
+    required = range(members) if required is None else required
     begun = patience.clock()
     pause, longest_pause = store.poll_interval
     while True:
         waited = patience.clock() - begun
         dead = frozenset(patience.gone())  # Before the look: what it wrote at last is seen.
-        sizes = _sizes(store, attempt.directory)
-        absent = [member for member in members if part_file(member) not in sizes]
+        sizes = _sizes(store, directory)
+        absent = [member for member in range(members) if part_file(member) not in sizes]
         late = [member for member in absent if member in required]
         awaited = [member for member in absent if member not in dead]
         if not absent or (not late and (not awaited or waited >= patience.optional)):
@@ -151,10 +175,9 @@ def _wait_for_parts(store: Store, attempt: Attempt, patience: Patience) -> dict[
             # Another survivor may have given this attempt up already, and taken its own part away.
             lost = [member for member in late if member in dead] or late
             raise PartsMissing(
-                f"Expected the part lists of workers {some(sorted(required), _SHOWN)} in "
-                f"{store.url}/{attempt.directory}. Received: none of {'worker' if len(late) == 1 else 'workers'} "
-                f"{some(late, _SHOWN)} in time. Nothing was committed; the newest earlier checkpoint stays valid. "
-                f"{_why_needed(attempt, lost)}",
+                f"Expected the part lists of workers {some(sorted(required), _SHOWN)} in {store.url}/{directory}. "
+                f"Received: none of {'worker' if len(late) == 1 else 'workers'} {some(late, _SHOWN)} in time. "
+                f"Nothing was committed; the newest earlier checkpoint stays valid. {why_needed(lost)}",
                 tuple(lost),
             )
         left = (patience.required if late else patience.optional) - waited
@@ -172,31 +195,8 @@ def _why_needed(attempt: Attempt, lost: Sequence[int]) -> str:
         for holder in set(piece.holders).intersection(lost)
     }
     if not alone:
-        return "Check that all workers share the directory."
+        return _SHARED
     return f"Part of the model was held only by {numbered('worker', alone)}: dead, or too slow to write it."
-
-
-def _read_parts(store: Store, directory: str, members: Sequence[int]) -> tuple[list[Part], list[PartRef]]:
-    """Reads the part lists of workers; returns them, and how a manifest refers to them."""
-    parts, refs = [], []
-    for member in members:
-        name = part_file(member)
-        path = f"{directory}/{name}"
-        try:
-            data = store.read(path, limit=documents.LARGEST)
-        except (NotFound, TooLarge) as error:
-            raise CommitFailed(
-                f"Expected a readable part list {path}. Received: {error} Nothing was committed."
-            ) from error
-        part = Part.from_document(documents.decode_document(data, path, documents.SHARDED_FORMAT), path)
-        if part.member != member:
-            raise CommitFailed(
-                f"Expected the part of worker {member} in {path}. Received: that of worker {part.member}. "
-                "Nothing was committed; two workers seem to have the same number."
-            )
-        parts.append(part)
-        refs.append(PartRef(member, name, len(data), google_crc32c.value(data)))
-    return parts, refs
 
 
 def _check_positions_and_files(attempt: Attempt, parts: Sequence[Part], sizes: Mapping[str, int]) -> None:
@@ -226,8 +226,9 @@ def _check_positions_and_files(attempt: Attempt, parts: Sequence[Part], sizes: M
 
 def check_boxes(attempt: Attempt, parts: Sequence[Part]) -> None:
     """Makes sure that those who had to, and only they, wrote every value exactly once. Raises `CommitFailed`."""
+    writers = frozenset(attempt.writers)
     for part in parts:
-        if part.member not in attempt.writers and any(placed.box.flat for placed in part.boxes):
+        if part.member not in writers and any(placed.box.flat for placed in part.boxes):
             raise CommitFailed(
                 f"Expected mirrored tensors only from the writers {some(sorted(attempt.writers), _SHOWN)} of "
                 f"{attempt.directory}. Received: some from worker {part.member}. Nothing was committed; check that "

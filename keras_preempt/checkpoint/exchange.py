@@ -11,6 +11,7 @@ last round. An error of a round itself ends it for all.
 from __future__ import annotations
 
 import hashlib
+import heapq
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -97,11 +98,12 @@ def share_out(sizes: Sequence[int], workers: int) -> list[list[int]]:
     if workers < 1:
         raise ValueError(f"Expected at least one worker. Received: {workers}. Name a worker that reads.")
     shares: list[list[int]] = [[] for _ in range(workers)]
-    held = [0] * workers
+    # By their bytes, then by their files: the first has the least.
+    least = [(0, 0, worker) for worker in range(workers)]
     for file in sorted(range(len(sizes)), key=lambda file: (-sizes[file], file)):
-        worker = min(range(workers), key=lambda worker: (held[worker], len(shares[worker])))
+        held, files, worker = least[0]
         shares[worker].append(file)
-        held[worker] += sizes[file]
+        heapq.heapreplace(least, (held + sizes[file], files + 1, worker))
     return [sorted(share) for share in shares]
 
 
@@ -110,12 +112,14 @@ def give_all(gather: Gather, members: int, member: int, data: bytes) -> list[byt
 
     All workers call it at the same time. Nothing is verified.
     """
+    failpoints.point("restore.in-exchange")
     length = np.full(ROUNDING // 8, len(data), np.int64).view(np.uint8)
     sizes = [int(told.view(np.int64)[0]) for told in gather(length)]
     arrived = [bytearray() for _ in sizes]
     step = piece_length(max(sizes), members)
     pieces = _pieces([np.frombuffer(data, np.uint8)], step)
     for start in range(0, max(sizes), step):
+        failpoints.point("restore.in-exchange")
         for worker, given in enumerate(gather(next(pieces))):
             arrived[worker] += given[: max(0, sizes[worker] - start)].tobytes()
     arrived[member][:] = data

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from keras_preempt.checkpoint.errors import (
     CheckpointError,
@@ -31,6 +31,7 @@ class CheckpointInfo:
         directory: The attempt's folder in the store.
         manifest: What it says about itself; None if that cannot be read.
         error: Why it cannot be read; None if it can.
+        told: Its part lists that other workers have read, by member; see `part_lists.PartLists`.
     """
 
     step: int
@@ -38,6 +39,13 @@ class CheckpointInfo:
     directory: str
     manifest: Manifest | None
     error: CheckpointError | None = None
+    told: Mapping[int, bytes] = field(default_factory=dict, repr=False, compare=False)
+
+    def readable(self) -> Manifest:
+        """Returns what it says about itself, or raises why that cannot be read."""
+        if self.manifest is None:
+            raise self.error or CorruptCheckpoint(f"{self.directory}/{MANIFEST}", "no readable manifest")
+        return self.manifest
 
 
 def newest_first(store: Store) -> Iterator[CheckpointInfo]:

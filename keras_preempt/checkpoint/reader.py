@@ -7,20 +7,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import google_crc32c
-
-from keras_preempt.checkpoint import documents, failpoints
-from keras_preempt.checkpoint.assembly import Assembly, Wanted, check_room, check_stored, in_parallel
+from keras_preempt.checkpoint import failpoints
+from keras_preempt.checkpoint.assembly import Assembly, Wanted, check_room, check_stored
 from keras_preempt.checkpoint.checked_file import CheckedFile
-from keras_preempt.checkpoint.errors import CheckpointError, CorruptCheckpoint, NotFound, TooLarge
+from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.exchange import Exchange, Gather, share_out
 from keras_preempt.checkpoint.finding import CheckpointInfo
-from keras_preempt.checkpoint.layout import MANIFEST
 from keras_preempt.checkpoint.manifest import FileEntry, Manifest, Part
+from keras_preempt.checkpoint.part_lists import PartLists
 from keras_preempt.checkpoint.setup import SETUP, Setup
+from keras_preempt.checkpoint.storage.parallel import in_parallel
 from keras_preempt.checkpoint.storage.store import Shown, Store, silent
 from keras_preempt.checkpoint.tensors import Array, Filling, Places, new_places, read_to_places, verify_file
-from keras_preempt.checkpoint.values import check_cover
 from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.process.words import counted
 
@@ -71,9 +69,9 @@ def verify(store: Store, info: CheckpointInfo, shown: Shown = silent) -> None:
 
     Raises like `Reading`, and takes no memory for the tensors.
     """
-    reading = Reading(store, info, shown)
-    reading.check_whole()
-    parts = [reading.part(ref.member) for ref in reading.manifest.parts]
+    lists = Reading(store, info, shown).part_lists
+    lists.check_whole()
+    parts = lists.of(list(lists.refs))
     entries = [(part, entry) for part in parts for entry in part.files]
     size = sum(entry.size for _, entry in entries)
     with shown(f"Reading {info.directory}", size) as moved:
@@ -85,7 +83,7 @@ def verify(store: Store, info: CheckpointInfo, shown: Shown = silent) -> None:
             own = entry.name == part.local
             verify_file(store, info.directory, entry, moved, (lambda stored: None) if own else check)
 
-        in_parallel([partial(read, *pair) for pair in entries], size)
+        in_parallel(store, [partial(read, *pair) for pair in entries], size)
 
 
 class Reading:
@@ -114,14 +112,11 @@ class Reading:
         wanted: Wanted | None = None,
         givers: Mapping[int, int] | None = None,
     ) -> None:
-        if info.manifest is None:
-            raise info.error or CorruptCheckpoint(f"{info.directory}/{MANIFEST}", "no readable manifest")
-        self.manifest = info.manifest
+        self.manifest = info.readable()
         self._store = store
         self._directory = info.directory
         self._shown = shown
-        self._refs = {ref.member: ref for ref in self.manifest.parts}
-        self._parts: dict[int, Part] = {}
+        self.part_lists = PartLists(store, info)
         self._share = share
         self._givers = givers
         self._exchange: Exchange | None = None
@@ -138,8 +133,8 @@ class Reading:
         Raises:
             CheckpointError: As said above; or others saved it, and it does not say what they trained on.
         """
-        source = member if member in self._refs else min(self._refs)
-        saved_on = None if setup is None else self.part(source).state.get(SETUP)
+        source = member if member in self.part_lists.refs else min(self.part_lists.refs)
+        saved_on = None if setup is None else self.part_lists.of([source])[0].state.get(SETUP)
         members = self.manifest.members
         same = setup is None or saved_on == setup.to_json() or (saved_on is None and members == setup.workers)
         if setup is not None and not same and saved_on is None:
@@ -161,7 +156,7 @@ class Reading:
 
     def load_all(self) -> tuple[WorkerValues, tuple[WorkerState, ...]]:
         """Returns what the workers stored together, and what each that has a part saved of its own, by number."""
-        return self._read(sorted(self._refs))
+        return self._read(sorted(self.part_lists.refs))
 
     @property
     def plan(self) -> str:
@@ -180,48 +175,6 @@ class Reading:
         with self._shown(f"Receiving {self._directory}", self._exchange.arriving) as moved:
             self._exchange.run(gather, moved)
 
-    def part(self, member: int) -> Part:
-        """Returns the part list of a worker that has one."""
-        if member not in self._parts:
-            ref = self._refs[member]
-            name = f"{self._directory}/{ref.name}"
-            if ref.size > documents.LARGEST:
-                why = f"a listed size of {ref.size} bytes, more than a document may have"
-                raise CorruptCheckpoint(name, why)
-            try:
-                data = self._store.read(name, limit=ref.size)
-            except NotFound as error:
-                raise CorruptCheckpoint(name, "no file of that name") from error
-            except TooLarge as error:
-                raise CorruptCheckpoint(name, f"{error.size} bytes instead of {ref.size}") from error
-            if len(data) != ref.size:
-                raise CorruptCheckpoint(name, f"{len(data)} bytes instead of {ref.size}")
-            if google_crc32c.value(data) != ref.crc32c:
-                raise CorruptCheckpoint(name, "another crc32c than when it was written")
-            listed = documents.decode_document(data, name, documents.SHARDED_FORMAT)
-            part = Part.from_document(listed, name)
-            if part.member != member:
-                raise CorruptCheckpoint(name, f"the part of worker {part.member}")
-            if part.position != self.manifest.position:
-                raise CorruptCheckpoint(
-                    name, f"a part saved at {part.position} instead of {self.manifest.position}"
-                )
-            if not all(placed.box.flat for placed in part.boxes) and member not in self.manifest.holders:
-                raise CorruptCheckpoint(name, "pieces of sharded tensors of a worker that had to write none")
-            self._parts[member] = part
-        return self._parts[member]
-
-    def check_whole(self) -> list[Part]:
-        """Makes sure that the parts make up every value exactly once; returns those that hold any."""
-        writers = [self.part(member) for member in sorted({*self.manifest.writers, *self.manifest.holders})]
-        try:
-            check_cover(placed.box for part in writers for placed in part.boxes)
-        except ValueError as error:
-            raise CorruptCheckpoint(
-                f"{self._directory}/{MANIFEST}", f"parts that do not fit together: {error}"
-            ) from error
-        return writers
-
     def _shares(
         self, entries: Sequence[FileEntry], parts: Sequence[Part], workers: int
     ) -> Sequence[Sequence[int]]:
@@ -237,8 +190,8 @@ class Reading:
     def _read(self, members: list[int]) -> tuple[WorkerValues, tuple[WorkerState, ...]]:
         """Reads what workers stored together, and what `members` saved of their own, several files at once."""
         failpoints.point("restore.before-read")
-        parts = [self.part(member) for member in members]
-        whole = self.check_whole()
+        whole = self.part_lists.check_whole()
+        parts = self.part_lists.of(members)
         assembly = Assembly(self._directory, whole, self._wanted)
         mirrored = assembly.mirrored
         if self._share is not None:
@@ -256,14 +209,16 @@ class Reading:
             to_places = [(opened(entry), partial(assembly.places, entry.name)) for entry in mirrored]
             to_places += [(opened(entry), new_places) for entry in own_files]
             pieces = [opened(entry) for entry in assembly.pieces]
-            in_parallel([file.check_size for file in (*(file for file, _ in to_places), *pieces)], size)
+            in_parallel(
+                self._store, [file.check_size for file in (*(file for file, _ in to_places), *pieces)]
+            )
             check_room(self._directory, room if self._exchange is None else room + self._exchange.arriving)
             assembly.allocate()
             reads: list[Callable[[], Filling | None]] = [
                 *(partial(read_to_places, *pair) for pair in to_places),
                 *(partial(assembly.read_pieces, file) for file in pieces),
             ]
-            fillings = [filling for filling in in_parallel(reads, size) if filling is not None]
+            fillings = [filling for filling in in_parallel(self._store, reads, size) if filling is not None]
         if self._exchange is not None:
             self._exchange.hold(fillings[: len(mirrored)])
         own = {

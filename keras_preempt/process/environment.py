@@ -77,4 +77,4 @@ AZURE_METADATA_HOST = "KERAS_PREEMPT_AZURE_METADATA_HOST"
 """Host or host:port of Azure's metadata server; Azure's own libraries have no such variable."""
 
 RESTORE = "KERAS_PREEMPT_RESTORE"
-"""How several workers read a checkpoint: "exchange" or "read"; see ``training/start/startup.py``."""
+"""How several workers read a checkpoint: "exchange" or "read"; see ``training/start/reading_together.py``."""

@@ -101,11 +101,35 @@ def test_plan_without_target_or_writers_must_be_an_abort() -> None:
             Plan.decode(plan.encode())
 
 
-@pytest.mark.parametrize("writers", [[1, 0], [1, 1], [True], [-1], "01", [[0]]])
-def test_members_are_ascending_indices(writers: object) -> None:
+@pytest.mark.parametrize(
+    "writers",
+    [
+        [1, 0],
+        [1],
+        [3, 3, 1, 1],
+        [0, 2, 2, 4],
+        [0, 1, 2, 3],
+        [True, True],
+        [-1, 0],
+        "01",
+        [[0, 0]],
+        [0, 2**62],
+    ],
+)
+def test_members_are_ascending_ranges_that_are_apart(writers: object) -> None:
     fields = {**json.loads(Plan(3, Kind.PERIODIC, (0,), ()).encode()), "writers": writers}
     with pytest.raises(ProtocolError, match="'writers'"):
         Plan.decode(json.dumps(fields))
+
+
+@pytest.mark.parametrize(
+    "doomed", [(), (0,), (2000, 4095), tuple(range(512, 1024)), tuple(range(0, 4096, 90))]
+)
+def test_a_plan_of_thousands_of_workers_stays_below_a_kilobyte(doomed: tuple[int, ...]) -> None:
+    writers = tuple(member for member in range(4096) if member not in doomed)
+    plan = Plan(10**9, Kind.PREEMPTED, writers, doomed)
+    assert Plan.decode(plan.encode()) == plan
+    assert len(plan.encode()) < 1000
 
 
 def test_deeply_nested_text_is_refused() -> None:

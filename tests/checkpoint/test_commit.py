@@ -9,7 +9,7 @@ import pytest
 
 from keras_preempt.checkpoint import incarnations
 from keras_preempt.checkpoint.attempt import Attempt
-from keras_preempt.checkpoint.commit import wait_for_commit
+from keras_preempt.checkpoint.commit import Patience, wait_for_commit, wait_for_parts
 from keras_preempt.checkpoint.errors import (
     CheckpointError,
     CommitFailed,
@@ -255,3 +255,16 @@ def test_waiting_in_vain_ends_and_looks_at_a_bucket_are_spaced_out_up_to_its_lon
         with pytest.raises(CommitFailed, match="none of workers 0, 1"):
             commit(optional=5.0)
     assert time.pauses == pytest.approx([0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 0.6])
+
+
+def test_whoever_copies_a_checkpoint_waits_for_the_parts_of_all_in_time(store: LocalStore) -> None:
+    time = FakeTime()
+    write_parts(store, DIRECTORY, 3, members=(0,))
+    with pytest.raises(PartsMissing, match="Check that all workers share the directory") as failed:
+        wait_for_parts(store, DIRECTORY, 2, Patience(5.0, clock=time.clock, wait=time.wait))
+    assert failed.value.late == (1,)
+    assert time.now == pytest.approx(5.0)
+    assert len(time.pauses) > 5
+    write_parts(store, DIRECTORY, 3, members=(1,))
+    sizes = wait_for_parts(store, DIRECTORY, 2, Patience(0.0))
+    assert {"w00000.part.json", "w00001.part.json"} <= sizes.keys()

@@ -70,13 +70,16 @@ def test_restarts_that_fail_or_hear_a_notice_while_they_restore_lose_nothing(
     done = len(training.steps(0))
     assert done < 18
 
-    # One that fails in the exchange ends the other with its error.
-    result = training.start(env=TOGETHER, per_worker_env={1: {VARIABLE: "restore.in-exchange=raise"}})
-    result.assert_codes(1)
-    assert "Worker 1 has failed, and so all workers end: OSError" in result.outputs[0]
-    for output in result.outputs:
-        assert "restore.in-exchange was armed to raise" in output
-        assert "so each reads all of it" not in output, "no collective works any more"
+    # One that fails in the exchange ends the other with its error: in the first round of that of the part lists, and
+    # in the first of that of the weights.
+    for hit in (1, 3):
+        failing = {1: {VARIABLE: f"restore.in-exchange=raise:{hit}"}}
+        result = training.start(env=TOGETHER, per_worker_env=failing)
+        result.assert_codes(1)
+        assert "Worker 1 has failed, and so all workers end: OSError" in result.outputs[0]
+        for output in result.outputs:
+            assert "restore.in-exchange was armed to raise" in output
+            assert "so each reads all of it" not in output, "no collective works any more"
 
     training.preempt(per_worker_env={1: {VARIABLE: "restore.before-read=sigterm"}})
     stop = {1: {VARIABLE: "restore.after-read=stop"}}
@@ -110,8 +113,8 @@ def test_a_worker_that_dies_in_the_exchange_is_lost_to_the_others(
     training = Training(tmp_path, 2)
     training.preempt(Strike("batch 1 2", (0,)))
     saved = training.checkpoints
-    for dying in (1, 0):  # Worker 0 hosts the coordination service.
-        killed = {dying: {VARIABLE: "restore.in-exchange=kill"}}
+    for dying, hit in ((1, 1), (1, 3), (0, 1), (0, 3)):  # Worker 0 hosts the coordination service.
+        killed = {dying: {VARIABLE: f"restore.in-exchange=kill:{hit}"}}
         result = training.start(env=TOGETHER, per_worker_env=killed)
         codes = [EXIT_WORKER_LOST] * 2
         codes[dying] = -signal.SIGKILL
@@ -134,26 +137,30 @@ def weights_of_the_newest(gcs: FakeGcs) -> int:
     return sum(size for name, size in found.items() if name.startswith(newest))
 
 
-def weights_read(gcs: FakeGcs) -> int:
-    """The bytes of mirrored tensors that were read."""
-    return sum(
+def read_of(gcs: FakeGcs, kind: str) -> list[int]:
+    """The bytes of each reading of a file of that kind."""
+    return [
         request.bytes
         for request in gcs.requests
-        if request.method == "GET" and "alt=media" in request.path and ".mirrored" in request.target
-    )
+        if request.method == "GET" and "alt=media" in request.path and kind in request.target
+    ]
 
 
 @pytest.mark.parametrize(("how", "times"), [({}, 1), pytest.param(APART, 2, marks=pytest.mark.chaos)])
-def test_the_weights_in_a_bucket_are_read_once_by_all_workers_together(
+def test_the_weights_and_part_lists_in_a_bucket_are_read_once_by_all_workers_together(
     how: dict[str, str], times: int, gcs: FakeGcs, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
     env = {**gcs.environment(), DIRECTORY: "gs://bucket/run", **how}
     training = Training(tmp_path, 2)
     training.start(Strike("batch 1 2", (0,), settle=False), env=env).assert_codes(PREEMPTED)
-    assert weights_read(gcs) == 0
+    assert read_of(gcs, ".mirrored") == []
+    lists = len(read_of(gcs, ".part.json"))
+    assert lists == 2  # By the one that has committed them.
     weights = weights_of_the_newest(gcs)
+    training.start(Strike("train_begin", (0,), settle=False), env=env).assert_codes(PREEMPTED)
+    assert sum(read_of(gcs, ".mirrored")) == times * weights
+    assert len(read_of(gcs, ".part.json")) - lists == times * 2
     training.finish_as(undisturbed(2), env=env)
-    assert weights_read(gcs) == times * weights
 
 
 @pytest.mark.chaos

@@ -74,7 +74,7 @@ class BucketStore(Store):
         self._bucket, self._place = bucket, bucket.place
         self.url, self.key = self._place.url, self._place.key
         self._deadline: float | None = None
-        self._most = connections
+        self.connections = connections
         self._staging_dir = staging_dir
         self._lock = threading.Lock()
         self._staging: StagingDirectory | None = None
@@ -94,7 +94,7 @@ class BucketStore(Store):
         self._bucket.keep_to(deadline)  # Calls under way keep it too.
 
     def file_size(self, total: int) -> int:
-        return file_size(total, self._most)
+        return file_size(total, self.connections)
 
     def prepare(self) -> None:
         self._stage()
@@ -208,7 +208,7 @@ class BucketStore(Store):
             overlap.under_way[self._threads().submit(send)] = file.close
 
     def overlapped(self) -> AbstractContextManager[None]:
-        return self._overlaps.block(Overlap(self._most))
+        return self._overlaps.block(Overlap(self.connections))
 
     def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
         """Fetches the whole file and checks its sum; a file that `stat` has just seen is read as it was then."""
@@ -222,7 +222,7 @@ class BucketStore(Store):
             return BytesIO(data)
         file = self._stage().file()
         try:
-            get(self._bucket, info, file, self._threads(), self._most, self._budget(info.size), moved)
+            get(self._bucket, info, file, self._threads(), self.connections, self._budget(info.size), moved)
         except BaseException:
             file.close()
             raise
@@ -307,7 +307,7 @@ class BucketStore(Store):
     def _threads(self) -> Pool:
         with self._lock:
             if self._pool is None:
-                self._pool = Pool(self._most, "keras_preempt-bucket")
+                self._pool = Pool(self.connections, "keras_preempt-bucket")
             return self._pool
 
 

@@ -11,6 +11,7 @@ from keras_preempt.checkpoint.storage.bucket import CONNECTIONS, BucketStore
 from keras_preempt.checkpoint.storage.gcs_client import GcsPlace
 from keras_preempt.checkpoint.storage.gcs_connections import Connections
 from keras_preempt.checkpoint.storage.gcs_transfer import GcsObjects
+from keras_preempt.checkpoint.storage.parallel import REQUESTS
 
 
 class GcsStore(BucketStore):
@@ -27,6 +28,6 @@ class GcsStore(BucketStore):
         connect: Callable[[], Any] = gcs_client.connect,
         connections: int = CONNECTIONS,
     ) -> None:
-        self._connections = Connections(2 * max(connections, 1))
+        self._connections = Connections(max(2 * connections, REQUESTS))
         objects = GcsObjects(GcsPlace(url), connect, self._connections)
         super().__init__(objects, staging_dir=staging_dir, connections=connections)

@@ -13,7 +13,13 @@ from keras_preempt.agreement.coordinator import Coordinator, LocalCoordinator
 from keras_preempt.agreement.messages import Kind, Plan, Position
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.attempt import Attempt
-from keras_preempt.checkpoint.commit import Patience, check_fence, commit, wait_for_commit
+from keras_preempt.checkpoint.commit import (
+    Patience,
+    check_fence,
+    commit,
+    wait_for_commit,
+    wait_for_parts,
+)
 from keras_preempt.checkpoint.errors import (
     AlreadyExists,
     CheckpointError,
@@ -231,15 +237,9 @@ class Saver:
             check_fence(self._store, self._incarnation)
             for part in sorted(part for part, giver in held.givers.items() if giver == self.member):
                 memory.copy_part(self._store, held.directory, directory, part)
-            lists = {part_file(part) for part in held.givers}
-            pause, longest = self._store.poll_interval
-            patience = self._patience()
-            limit = began + (COMMIT_PATIENCE if patience is None else min(patience, COMMIT_PATIENCE))
-            while not lists <= set(self._store.children(directory)):
-                if time.monotonic() > limit:
-                    raise CheckpointError("a worker has not copied its part in time")
-                time.sleep(pause)  # Other machines' files cannot be waited for, only looked for.
-                pause = min(2 * pause, longest)
+            left = self._patience()
+            most = COMMIT_PATIENCE if left is None else min(left, COMMIT_PATIENCE)
+            wait_for_parts(self._store, directory, manifest.members, Patience(most))
             # The same bytes on every worker: whoever is first commits.
             kept = replace(manifest, incarnation=self._incarnation, attempt=name, kind=kind.value)
             with contextlib.suppress(AlreadyExists):

@@ -15,6 +15,7 @@ from keras_preempt.backend.keras.callbacks import ProgressBar
 from keras_preempt.backend.keras.running_fit import builds_before_evaluating
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.errors import CheckpointError
+from keras_preempt.checkpoint.exchange import give_all
 from keras_preempt.checkpoint.finding import CheckpointInfo
 from keras_preempt.checkpoint.in_memory import InMemory
 from keras_preempt.checkpoint.reader import Loaded, Reading
@@ -54,7 +55,8 @@ from keras_preempt.training.start.handshake import START_TIMEOUT, Handshake
 from keras_preempt.training.start.memory_start import MemoryStart
 from keras_preempt.training.start.options import Options
 from keras_preempt.training.start.reading_ahead import reading_ahead
-from keras_preempt.training.start.startup import Share, Startup
+from keras_preempt.training.start.reading_together import Share
+from keras_preempt.training.start.startup import Startup
 
 logger = logging.getLogger("keras_preempt")
 
@@ -171,7 +173,8 @@ class _Beginning(Startup):
             "retention": self.options.retention.to_json(),
             **({} if self.alone is None else self.alone.claim()),
         }
-        self.together = self.options.together and self.gather is not None and backend().reads_together
+        self.tells = self.options.together and self.gather is not None
+        self.together = self.tells and backend().reads_together
         self.beside, self.facts = slot.beside, shared_files.written_by(self.others)
         # What is in memory is read from there.
         with contextlib.nullcontext() if self.memory.holds_any else reading_ahead(self.store):
@@ -237,6 +240,12 @@ class _Beginning(Startup):
             reading = Reading(self.memory.store_of(info, self.store), info, transfer, share, wanted, givers)
             loaded = checked(info, reading.load(here.member, self.setup), here.member)
             return Share(loaded, reading, self.gather, self._exchanging)
+
+    def give(self, data: bytes) -> list[bytes]:
+        assert self.gather is not None
+        here = self.participant.place
+        with self._exchanging():
+            return give_all(self.gather, here.members, here.member, data)
 
     def meet(self, number: int, info: InMemory) -> str | None:
         return self.memory.meet(self.handshake, number, info, self.gather, self._exchanging)

@@ -3,12 +3,6 @@
 Worker 0 looks at the directory, claims the incarnation and proposes a checkpoint; every worker checks that it sees the
 same directory, reads what it would restore, and says whether that verified; worker 0 decides. An error on
 any worker becomes an error on all of them, before the first step.
-
-The workers read a checkpoint each by itself, or together: each reads a share of the mirrored tensors and gets the
-others' over the network that the job trains on. So the storage is asked once for every byte, not once by every worker.
-That is faster where the storage is behind a network, such as a bucket, whose limits all workers share. A directory is
-read by everyone: as a rule the system has it in memory, or at the speed of the disk, which is that of the network or
-more. If a share or the exchange fails on one worker, the same checkpoint is proposed again, for each to read all of it.
 """
 
 from __future__ import annotations
@@ -18,54 +12,35 @@ import hashlib
 import json
 import logging
 import operator
-import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from keras_preempt.agreement.coordinator import CoordinationLost
 from keras_preempt.checkpoint import in_memory, incarnations
 from keras_preempt.checkpoint.errors import CheckpointError, NotFound, why_unusable
-from keras_preempt.checkpoint.exchange import Gather
 from keras_preempt.checkpoint.finding import CheckpointInfo, find, newest_first
 from keras_preempt.checkpoint.identity import check_or_create
 from keras_preempt.checkpoint.in_memory import HELD, InMemory
 from keras_preempt.checkpoint.layout import RUN, incarnation_file
-from keras_preempt.checkpoint.reader import Loaded, Reading, load
+from keras_preempt.checkpoint.part_lists import PartLists
+from keras_preempt.checkpoint.reader import Loaded, load
 from keras_preempt.checkpoint.setup import SETUP
 from keras_preempt.checkpoint.storage.store import Store
-from keras_preempt.process import environment
 from keras_preempt.process.exit_codes import EXIT_WORKER_LOST, exits_with
 from keras_preempt.training.leave.propagation import tell_loss
 from keras_preempt.training.save.resuming import Start
 from keras_preempt.training.start.handshake import Handshake, StartError
+from keras_preempt.training.start.reading_together import Share
 
 logger = logging.getLogger("keras_preempt")
 
 SHARED_WAIT = 10.0
 """Seconds within which a file that one worker wrote must be visible to the others; NFS caches directories."""
 
-EXCHANGE, READ = "exchange", "read"
-
-_STAGES = ("given", "taken", "read", "exchange")
+_STAGES = ("given", "taken", "lists", "read", "exchange")
 """Of one proposal, in each of which worker 0 waits for the others; the first two of one in memory."""
-
-
-def reads_together(store: Store) -> bool:
-    """Whether the workers are to read a checkpoint together.
-
-    Raises ValueError if the variable `KERAS_PREEMPT_RESTORE` has another value than "exchange" or "read".
-    """
-    text = os.environ.get(environment.RESTORE)
-    if not text:
-        return store.shared_by_network
-    if text not in (EXCHANGE, READ):
-        raise ValueError(
-            f"Expected {environment.RESTORE} to be 'exchange' or 'read'. Received: {text!r}. Correct it, or unset it: "
-            "then a bucket is read by 'exchange' and a directory by 'read'."
-        )
-    return text == EXCHANGE
 
 
 class NoUsableCheckpoint(CheckpointError):
@@ -80,40 +55,19 @@ class NoUsableCheckpoint(CheckpointError):
         )
 
 
-@dataclass(frozen=True)
-class Share:
-    """What this worker has read of a checkpoint that all read together; `loaded` is complete after `exchange`.
-
-    `settled` settles the errors that end the exchange for all workers.
-    """
-
-    loaded: Loaded
-    reading: Reading
-    gather: Gather
-    settled: Callable[[], contextlib.AbstractContextManager[None]]
-
-    def exchange(self) -> Loaded:
-        """Exchanges the shares with the other workers, who do it at the same time.
-
-        Raises CheckpointError if what has arrived here is not what was written. After any other error the exchange has
-        ended for all workers, and training is not possible.
-        """
-        with self.settled():
-            self.reading.exchange(self.gather)
-        return self.loaded
-
-
 class Startup:
     """One worker's side of a start. A fit derives its own from this: what it is, and how it reads a checkpoint.
 
     Attributes:
         together: Whether worker 0 proposes to read checkpoints together.
+        tells: Whether it proposes that one worker reads each part list, and gives it to the others.
         settings: JSON that worker 0 keeps with the claim of this start, for whoever looks at the directory.
         beside: What else a new run's directory may hold, by name.
         facts: JSON that worker 0 is to know of this worker.
     """
 
     together = False
+    tells = False
     settings: Mapping[str, Any] = {}
     beside: Collection[str] = ()
     facts: Mapping[str, Any] = {}
@@ -149,6 +103,13 @@ class Startup:
 
     def read_share(self, info: CheckpointInfo) -> Share:
         """Reads and verifies this worker's share of that."""
+        raise NotImplementedError
+
+    def give(self, data: bytes) -> list[bytes]:
+        """Gives bytes to the other workers, who do it at the same time; returns those of each, by number.
+
+        After an error it has ended for all workers, and training is not possible.
+        """
         raise NotImplementedError
 
     def meet(self, number: int, info: InMemory) -> str | None:
@@ -239,16 +200,18 @@ class Startup:
                 wrong = why_unusable(info.directory, info.error)
             else:
                 held = isinstance(info, InMemory)
-                for together in (True, False) if self.together and not held else (held,):
+                first = (held, False) if held else (self.together, self.tells)
+                for together, tells in (first, (False, False)) if any(first) and not held else (first,):
                     proposal: dict[str, Any] = {
                         "name": info.directory,
                         "skipped": skipped,
                         "together": together,
+                        "tells": tells,
                     }
                     if isinstance(info, InMemory):
                         proposal["memory"] = info.to_json()
                     self.handshake.say(f"proposal/{number}", proposal)
-                    loaded, wrong = self._read(number, info, together)
+                    loaded, wrong = self._read(number, info, together, tells)
                     number += 1
                     if loaded is not None:
                         return _start(incarnation, loaded, info, skipped, together)
@@ -287,40 +250,64 @@ class Startup:
                 proposal = handshake.hear_leader(f"proposal/{number}")
                 if proposal["name"] is None:
                     return Start(incarnation, None, "", ())
-                name, together = str(proposal["name"]), bool(proposal["together"])
-                told = proposal.get("memory")
-                with handshake.telling(f"{'read' if told is None else 'given'}/{number}/{member}"):
-                    info = find(self.store, name) if told is None else InMemory.from_json(told)
+                name, memory = str(proposal["name"]), proposal.get("memory")
+                together, tells = bool(proposal["together"]), bool(proposal["tells"])
+                stage = "given" if memory is not None else "lists" if tells else "read"
+                with handshake.telling(f"{stage}/{number}/{member}"):
+                    info = find(self.store, name) if memory is None else InMemory.from_json(memory)
                 if info is None:
                     why = CheckpointError(f"not visible to worker {member}")
                     info = CheckpointInfo(0, "", name, None, why)
-                loaded, _ = self._read(number, info, together)
+                loaded, _ = self._read(number, info, together, tells)
                 if loaded is not None:
                     return _start(incarnation, loaded, info, proposal["skipped"], together)
             number += 1
 
-    def _read(self, number: int, info: CheckpointInfo, together: bool) -> tuple[Loaded | None, str | None]:
+    def _read(
+        self, number: int, info: CheckpointInfo, together: bool, tells: bool
+    ) -> tuple[Loaded | None, str | None]:
         """Reads a proposed checkpoint; returns it, or what is wrong with it on one of the workers."""
-        agree, about = self.handshake.agree, info.directory
         if isinstance(info, InMemory):
             wrong = self.meet(number, info)
             if wrong is not None:
                 return None, wrong
-            together = self.handshake.coordinator.members > 1
+            return self._read_by(number, info, together=self.handshake.coordinator.members > 1)
+        whole, wrong = self._tell_lists(number, info) if tells else (info, None)
+        loaded: Loaded | None = None
+        if whole is not None:
+            loaded, wrong = self._read_by(number, whole, together=together)
+        if loaded is None and (together or tells):
+            logger.warning(
+                "The workers could not read %s together, so each reads all of it: %s", info.directory, wrong
+            )
+        return loaded, wrong
+
+    def _read_by(
+        self, number: int, info: CheckpointInfo, *, together: bool
+    ) -> tuple[Loaded | None, str | None]:
+        agree, about = self.handshake.agree, info.directory
         if not together:
             return agree(f"read/{number}", about, lambda: self.read(info))
-        loaded: Loaded | None = None
         share, wrong = agree(
             f"read/{number}", about, lambda: self.read_share(info), operator.attrgetter("reading.plan")
         )
-        if share is not None:
-            # Any other error has broken the exchange, and with it what training needs.
-            loaded, wrong = agree(f"exchange/{number}", about, share.exchange, fails_by=(CheckpointError,))
-        if loaded is None and not isinstance(info, InMemory):
-            logger.warning(
-                "The workers could not read %s together, so each reads all of it: %s", about, wrong
-            )
-        return loaded, wrong
+        if share is None:
+            return None, wrong
+        # Any other error has broken the exchange, and with it what training needs.
+        return agree(f"exchange/{number}", about, share.exchange, fails_by=(CheckpointError,))
+
+    def _tell_lists(self, number: int, info: CheckpointInfo) -> tuple[CheckpointInfo | None, str | None]:
+        """Reads part lists, each on one worker; returns the checkpoint with all of them, or what is wrong."""
+        here = self.handshake.coordinator
+        share, wrong = self.handshake.agree(
+            f"lists/{number}",
+            info.directory,
+            lambda: PartLists(self.store, info).share(here.member, here.members),
+        )
+        if share is None:
+            return None, wrong
+        with self.handshake.telling_of(f"read/{number}"):  # For which the others wait next.
+            return replace(info, told=PartLists(self.store, info).told_by(self.give(share))), None
 
 
 def _start(

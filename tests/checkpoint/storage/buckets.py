@@ -18,7 +18,7 @@ from keras_preempt.checkpoint.storage.store import Buffer, Store
 from keras_preempt.testing import FakeAzure, FakeGcs, FakeS3
 from keras_preempt.testing.buckets.fake import FakeBucket
 
-LARGE = (17 << 20) + 12345  # bytes: three chunks of an upload, eight ranges of a download
+LARGE = (17 << 20) + 12345  # bytes: three chunks of an upload, four ranges of a download
 LONG = 9 << 20  # bytes: more than goes up or down in one request
 
 FAKES: dict[str, type[FakeBucket]] = {"gs": FakeGcs, "s3": FakeS3, "az": FakeAzure}
