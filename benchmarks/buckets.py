@@ -33,13 +33,13 @@ _BUSY = 0.03  # by how much one connection may be slower than its limit, on a ma
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--services", nargs="+", choices=[*FAKES], default=[*FAKES])
-    parser.add_argument("--mb", type=float, default=64, help="size of the state")
+    parser.add_argument("--mb", type=float, default=96, help="size of the state")
     parser.add_argument("--rate", type=float, default=5, help="MB/s of one connection, in each direction")
     parser.add_argument(
         "--machine-rate",
         type=float,
         default=8,
-        help="MB/s of all connections of one worker of several, who save it together; 0 for no limit",
+        help="MB/s of all connections of one worker of several, who save half the state together; 0 for no limit",
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--connections", type=int, nargs="+", default=[4, 8])
@@ -59,7 +59,7 @@ def main() -> int:
     for scheme in options.services:
         compare(scheme, size, options, aims)
     if "gs" in options.services:  # How workers share the bytes is the same on each.
-        share("gs", size, options, aims)
+        share("gs", size // 2, options, aims)
     for scheme in options.services:
         count_requests(scheme, size)
     return aims.report()
