@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,23 +49,22 @@ def azurite_endpoint(account: str, key: str) -> Iterator[str]:
     command = azurite_command()
     if command is None:
         pytest.skip(f"Azurite is not installed: npm install azurite, and set {AZURITE} to its main.js")
-    with tempfile.TemporaryDirectory() as folder:
-        options = ["--inMemoryPersistence", "--blobPort", "0", "--skipApiVersionCheck", "--disableTelemetry"]
-        process = subprocess.Popen(
-            [*command, *options, "--location", folder],
-            env={**os.environ, "AZURITE_ACCOUNTS": f"{account}:{key}"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if found := _LISTENS.search(line):
-                    yield f"{found[1]}/{account}"
-                    break
-            else:
-                pytest.fail("Azurite ended before it listened")
-        finally:
-            process.terminate()
-            process.communicate(timeout=_STARTING)
+    options = ["--inMemoryPersistence", "--blobPort", "0", "--skipApiVersionCheck", "--disableTelemetry"]
+    process = subprocess.Popen(
+        [*command, *options],
+        env={**os.environ, "AZURITE_ACCOUNTS": f"{account}:{key}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if found := _LISTENS.search(line):
+                yield f"{found[1]}/{account}"
+                break
+        else:
+            pytest.fail("Azurite ended before it listened")
+    finally:
+        process.terminate()
+        process.communicate(timeout=_STARTING)

@@ -243,7 +243,10 @@ def _check_sums(headers: Mapping[str, str], content: ObjectBytes) -> None:
             raise bad_header("x-ms-content-crc64", given)
         own = base64.b64encode(crc64(content.data).to_bytes(8, "little")).decode()
         if given != own:
-            message = "The CRC64 value specified in the request did not match with the CRC64 value calculated by the server."
+            message = (
+                "The CRC64 value specified in the request did not match with the CRC64 value calculated by "
+                "the server."
+            )
             raise AzureError(
                 400, "Crc64Mismatch", message, UserSpecifiedCrc64=given, ServerCalculatedCrc64=own
             )

@@ -45,7 +45,10 @@ CHALLENGE = {
     "WWW-Authenticate": "Bearer authorization_uri=https://login.microsoftonline.com/fake/oauth2/authorize "
     "resource_id=https://storage.azure.com"
 }
-_REFUSED_TOKEN = "Server failed to authenticate the request. Please refer to the information in the www-authenticate header."
+_REFUSED_TOKEN = (
+    "Server failed to authenticate the request. Please refer to the information in the www-authenticate "
+    "header."
+)
 _OF_FAULTS = {
     "401": (401, "InvalidAuthenticationInfo", _REFUSED_TOKEN),
     "403": (403, "AuthorizationFailure", "This request is not authorized to perform this operation."),

@@ -60,7 +60,7 @@ class FakeAzure(FakeBucket):
     policy_names = tuple(AzureBucketErrors.policies)
     api_type = AzureApi
     account = "fakeaccount"
-    account_key = base64.b64encode(b"fake" * 16).decode()
+    account_key = base64.b64encode(b"fake" * 6).decode()
 
     def __init__(
         self,
