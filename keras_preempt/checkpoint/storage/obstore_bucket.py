@@ -105,8 +105,12 @@ class ObstoreBucket:
     def close(self) -> None:
         """Ends the thread, and lets go of the connections, which the library then closes."""
         with self._lock:
-            self._client = None
+            client, self._client = self._client, None
         self._loop.close()
+        if client is not None:
+            # The library drops what it holds of Python only when it is entered: an error, whose traceback holds the
+            # store and so its connections.
+            _ = client.store.prefix
 
     def stat(self, name: str, budget: Budget) -> ObjectInfo:
         """Raises `NotFound`."""
