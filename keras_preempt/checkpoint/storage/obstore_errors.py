@@ -91,7 +91,7 @@ class CallFailure:
     """What is known of a failed call.
 
     Attributes:
-        error: What the call has raised.
+        kind: The class of what the call has raised; the error itself would hold what holds this.
         status: The HTTP status of the answer; None if there was none.
         code: The service's own word for it; empty if it gave none.
         told: What happened, in a few words.
@@ -99,7 +99,7 @@ class CallFailure:
         left: Whether the request may have reached the service.
     """
 
-    error: BaseException
+    kind: type[BaseException]
     status: int | None
     code: str
     told: str
@@ -116,7 +116,7 @@ class CallFailure:
         provider = "credential provider" in text or isinstance(error, NoProfile)
         status, code = _STATUS.search(text), _CODE.search(text)
         return cls(
-            error,
+            type(error),
             None if status is None else int(status[1] or status[2]),
             "" if code is None else code[1].strip(),
             _told(error, text, structure),
@@ -127,7 +127,7 @@ class CallFailure:
     @property
     def is_taken(self) -> bool:
         """Whether a create was refused because of what is or was there: perhaps by a request of ours."""
-        taken = isinstance(self.error, (AlreadyExistsError, PreconditionError))
+        taken = issubclass(self.kind, (AlreadyExistsError, PreconditionError))
         return taken and not self.is_locked and not self.is_missing_bucket
 
     @property
@@ -135,11 +135,11 @@ class CallFailure:
         """Whether the call may succeed when it is made again; credentials are another matter."""
         if self.of_credentials or self.is_expired:
             return False
-        if isinstance(self.error, (Silence, ForeignAnswer)) or self.code in _PASSING_CODES:
+        if issubclass(self.kind, (Silence, ForeignAnswer)) or self.code in _PASSING_CODES:
             return True
         if self.status is not None:
             return self.status in _PASSING
-        if isinstance(self.error, (InvalidPathError, ValueError, NoProfile)) or "redirect" in self.told:
+        if issubclass(self.kind, (InvalidPathError, ValueError, NoProfile)) or "redirect" in self.told:
             return False
         return "builder error" not in self.told
 
