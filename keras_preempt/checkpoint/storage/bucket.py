@@ -26,7 +26,7 @@ from keras_preempt.checkpoint.errors import (
     WriteUncertain,
 )
 from keras_preempt.checkpoint.storage.budget import METADATA_SECONDS, SLOWEST_TRANSFER, Budget
-from keras_preempt.checkpoint.storage.objects import BucketObjects, Content, ObjectInfo
+from keras_preempt.checkpoint.storage.objects import BucketObjects, ObjectContent, ObjectInfo
 from keras_preempt.checkpoint.storage.overlap import Overlap, Overlaps
 from keras_preempt.checkpoint.storage.segmented_log import SegmentedLog
 from keras_preempt.checkpoint.storage.staging import StagedWriter, StagingDirectory
@@ -119,7 +119,7 @@ class BucketStore(Store):
         info: ObjectInfo | None = None
         failed: StoreUnavailable | None = None
         try:
-            info = bucket.put(probe, Content.of(_PROBE), budget, uncounted)
+            info = bucket.put(probe, ObjectContent.of(_PROBE), budget, uncounted)
         except AlreadyExists as error:
             # A missing permission to create is reported before this.
             info = left[0] if left else None
@@ -147,7 +147,7 @@ class BucketStore(Store):
     def _check_overwriting(self, probe: str, budget: Budget) -> None:
         """Raises an error if the service creates an object that exists, as old ones do that ignore conditions."""
         try:
-            self._bucket.put(probe, Content.of(_PROBE[::-1]), budget, uncounted)
+            self._bucket.put(probe, ObjectContent.of(_PROBE[::-1]), budget, uncounted)
         except (AlreadyExists, WriteUncertain):
             return  # If the answer is uncertain, the object cannot be read: that is tried next, and says why.
         raise self._unconditional(
@@ -180,7 +180,7 @@ class BucketStore(Store):
 
     def create(self, name: str, data: bytes) -> FileInfo:
         target = self._place.object_of(name)
-        self._bucket.put(target, Content.of(data), self._budget(len(data)), uncounted)
+        self._bucket.put(target, ObjectContent.of(data), self._budget(len(data)), uncounted)
         return FileInfo(name, len(data))
 
     @contextlib.contextmanager
@@ -199,7 +199,7 @@ class BucketStore(Store):
 
         def send() -> None:
             with file:
-                content = Content(file, writer.size, writer.crc32c)
+                content = ObjectContent(file, writer.size, writer.crc32c)
                 self._bucket.put(target, content, self._budget(writer.size), moved)
 
         if overlap is None:
