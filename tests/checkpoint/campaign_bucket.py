@@ -7,40 +7,50 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from keras_preempt.checkpoint.storage.gcs import GcsStore
-from keras_preempt.testing import FakeGcs, Faults
+from keras_preempt.checkpoint.storage.bucket import BucketStore
+from keras_preempt.testing import Faults
+from keras_preempt.testing.buckets.fake import FakeBucket
+from tests.checkpoint.storage.buckets import fake_bucket, new_store
 
 KINDS = ("429", "503", "corrupted", "corrupted-upload", "lost-response", "reset", "truncated")
+
+KINDS_OF = {
+    "gs": KINDS,
+    "s3": (*KINDS, "409", "412", "500"),
+    # Azure does not look at the bytes of an upload: HTTPS guards them, which the fake does not speak.
+    "az": (*(kind for kind in KINDS if kind != "corrupted-upload"), "409", "412", "500"),
+}
+"""What a network and a service do, by the scheme of the bucket."""
 
 
 class Bucket:
     """The same in a bucket; every worker has a client, connections and a staging directory of its own."""
 
-    def __init__(self, gcs: FakeGcs, staging: Path) -> None:
-        self._gcs, self._staging = gcs, staging
-        self.stores: list[GcsStore] = []
+    def __init__(self, fake: FakeBucket, staging: Path) -> None:
+        self._fake, self._staging = fake, staging
+        self.stores: list[BucketStore] = []
 
-    def store(self) -> GcsStore:
-        made = GcsStore("gs://bucket/run", staging_dir=self._staging, connect=self._gcs.client)
+    def store(self) -> BucketStore:
+        made = new_store(self._fake, self._staging)
         self.stores.append(made)
         return made
 
     def read(self, name: str) -> bytes | None:
         try:
-            return self._gcs.content("bucket", f"run/{name}")
+            return self._fake.content("bucket", f"run/{name}")
         except KeyError:
             return None
 
     def names(self) -> list[str]:
-        return [name.removeprefix("run/") for name in self._gcs.objects("bucket")]
+        return [name.removeprefix("run/") for name in self._fake.objects("bucket")]
 
 
 @contextlib.contextmanager
-def bucket(seed: int) -> Iterator[Bucket]:
+def bucket(seed: int, scheme: str = "gs") -> Iterator[Bucket]:
     """A fresh bucket; one request in twelve meets a fault."""
-    faults = Faults(seed=seed, rate=0.08, kinds=KINDS, retry_after=0)
-    with FakeGcs(buckets=("bucket",), faults=faults) as gcs, tempfile.TemporaryDirectory() as staging:
-        place = Bucket(gcs, Path(staging))
+    faults = Faults(seed=seed, rate=0.08, kinds=KINDS_OF[scheme], retry_after=0)
+    with fake_bucket(scheme, faults=faults) as fake, tempfile.TemporaryDirectory() as staging:
+        place = Bucket(fake, Path(staging))
         try:
             yield place
         finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,13 +18,14 @@ from keras_preempt.checkpoint import finding, incarnations, tidying
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound
 from keras_preempt.checkpoint.layout import MANIFEST, incarnation_file
 from keras_preempt.checkpoint.retention import Retention
-from keras_preempt.checkpoint.storage import budget, gcs_transfer
+from keras_preempt.checkpoint.storage import budget, gcs_transfer, obstore_transfer
 from keras_preempt.checkpoint.tidying import Tidying
 from tests.checkpoint import campaign as campaigns
 from tests.checkpoint.campaign import Result, campaign
 from tests.checkpoint.campaign_bucket import bucket
 from tests.checkpoint.campaign_scenario import seeds_of
 from tests.checkpoint.campaign_store import Memory
+from tests.checkpoint.storage.buckets import FAKES
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -88,23 +90,34 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "count", [8, pytest.param(240, marks=[pytest.mark.chaos, pytest.mark.timeout(3600)])]
 )
+@pytest.mark.parametrize("scheme", FAKES)
 @pytest.mark.usefixtures("hasty")
-def test_a_campaign_in_a_bucket_with_a_bad_network_finds_nothing_wrong(count: int) -> None:
-    result = campaign(range(count), bucket)
+def test_a_campaign_in_a_bucket_with_a_bad_network_finds_nothing_wrong(scheme: str, count: int) -> None:
+    result = campaign(range(count), partial(bucket, scheme=scheme))
     assert result.failed is None
     assert result.commits > count
 
 
+@pytest.mark.parametrize(
+    ("scheme", "creation", "looking"),
+    [
+        ("gs", gcs_transfer._Put, "_look"),
+        ("s3", obstore_transfer._Creation, "_stored"),
+        ("az", obstore_transfer._Creation, "_stored"),
+    ],
+)
 @pytest.mark.usefixtures("hasty")
-def test_a_bucket_that_does_not_know_its_own_writes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = gcs_transfer._Put._look
+def test_a_bucket_that_does_not_know_its_own_writes_is_noticed(
+    scheme: str, creation: Any, looking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = getattr(creation, looking)
 
     def look(put: Any, failure: BaseException) -> None:
         if real(put, failure) is not None:
             raise AlreadyExists(put._name, "the bucket")
 
-    monkeypatch.setattr(gcs_transfer._Put, "_look", look)
-    assert ": calm: " in _found(campaign(seeds_of("calm", 40), bucket))
+    monkeypatch.setattr(creation, looking, look)
+    assert ": calm: " in _found(campaign(seeds_of("calm", 40), partial(bucket, scheme=scheme)))
 
 
 # -- The campaign itself --------------------------------------------------------------------------------------

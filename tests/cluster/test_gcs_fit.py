@@ -157,7 +157,7 @@ def test_what_cannot_work_is_one_clear_error_before_the_first_step(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("keras_preempt.checkpoint.storage.gcs._PROOF_SECONDS", 2.0)
+    monkeypatch.setattr("keras_preempt.checkpoint.storage.bucket._PROOF_SECONDS", 2.0)
     (tmp_path / "file").write_text("")
     where = {
         "staging in a file": tmp_path / "file",

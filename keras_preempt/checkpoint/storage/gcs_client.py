@@ -15,30 +15,30 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from google.api_core import exceptions as api
 from google.cloud import storage
 
-from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable, UnsafeName
+from keras_preempt.checkpoint.errors import NotFound, StoreUnavailable
 from keras_preempt.checkpoint.storage import gcs_errors
+from keras_preempt.checkpoint.storage.bucket_place import BucketPlace
 from keras_preempt.checkpoint.storage.budget import Budget
 from keras_preempt.checkpoint.storage.gcs_connections import Connections
-from keras_preempt.checkpoint.storage.store import TEMPORARY_PREFIX, check_name
+from keras_preempt.checkpoint.storage.gcs_retry import retry_each_within, retry_within
+from keras_preempt.checkpoint.storage.objects import ObjectInfo, ObjectInfos, ObjectNames
 
 _FIELDS = "items(name,size,generation,crc32c),prefixes,nextPageToken"
 
 _PLACE = re.compile(r"(?i:gs)://([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])(?:/(.*))?", re.DOTALL)
-_LONGEST_NAME = 1024  # bytes; of an object, with the prefix
 
 _CLIENT = ("google.", "requests", "urllib3")  # What the names of the client's modules begin with.
 
 
-class GcsPlace:
-    """A prefix of a bucket, given as ``gs://bucket/prefix`` or ``gs://bucket``, and the objects that hold its files.
+class GcsPlace(BucketPlace):
+    """A prefix of a bucket, given as ``gs://bucket/prefix`` or ``gs://bucket``.
 
-    `prefix` is empty, or ends with '/'. Raises ValueError if `url` names no place in a bucket.
+    Raises ValueError if `url` names no place in a bucket.
     """
 
     def __init__(self, url: str) -> None:
@@ -48,57 +48,17 @@ class GcsPlace:
                 f"Expected a place such as gs://bucket/prefix. Received: {url!r}. Bucket names have 3 to 222 "
                 "lower-case letters, digits, '-', '_' and '.'; correct the name."
             )
-        self.url = url
-        self.bucket, self.prefix = match[1], (match[2] or "").rstrip("/")
-        if self.prefix:
-            try:
-                self.prefix = f"{check_name(self.prefix)}/"
-            except UnsafeName as error:
-                raise ValueError(
-                    f"Expected a prefix in normal form below the bucket. Received: {url!r}. Leave out empty, '.' and "
-                    "'..' components, backslashes, and names that begin with '.tmp-'."
-                ) from error
-        self.key = f"gs://{self.bucket}/{self.prefix}".rstrip("/")
-
-    def folder_of(self, prefix: str) -> str:
-        """Returns what the objects below a prefix begin with."""
-        return self.prefix if prefix == "" else f"{self.object_of(prefix)}/"
-
-    def object_of(self, name: str, *, temporary: bool = False) -> str:
-        """Returns the name of a file's object, or of one that no listing shows; raises `UnsafeName`."""
-        target = self.prefix + (TEMPORARY_PREFIX + name if temporary else check_name(name))
-        if len(target.encode()) > _LONGEST_NAME:
-            raise UnsafeName(
-                f"Expected a name of at most {_LONGEST_NAME} bytes with the prefix of {self.url}. Received: "
-                f"{len(target.encode())} bytes ({name!r:.200}). Use a shorter prefix."
-            )
-        return target
-
-    def file_of(self, object_name: str) -> str:
-        """Returns the name of the file that an object holds."""
-        return object_name[len(self.prefix) :]
-
-
-@dataclass(frozen=True)
-class ObjectInfo:
-    """An object as it was seen; `generation` is the number of its content."""
-
-    name: str
-    size: int
-    generation: int
-    crc32c: int | None  # None if the service does not say
-
-
-ObjectInfos = list[ObjectInfo]
-Names = list[str]
-# Named, since in the class below the word list means the method.
+        super().__init__(url, f"gs://{match[1]}", match[1], match[2] or "")
 
 
 class GcsBucket:
     """Calls on the bucket of a place, with the names of objects; errors name the files that they hold."""
 
+    keeps_conditions = True
+    service = "Google Cloud Storage itself"
+
     def __init__(self, place: GcsPlace, connect: Callable[[], Any], connections: Connections) -> None:
-        self.place = place
+        self.place: BucketPlace = place
         self.url = place.url
         self._connect = connect
         self._connections = connections
@@ -109,6 +69,10 @@ class GcsBucket:
     def endpoint(self) -> str:
         client = self._client
         return "Google Cloud Storage" if client is None else str(client.api_endpoint)
+
+    def keep_to(self, deadline: float | None) -> None:
+        """Sets the monotonic seconds by which everything must be over; None for no such moment."""
+        self._connections.keep_to(deadline)
 
     def stat(self, name: str, budget: Budget) -> ObjectInfo:
         """Raises `NotFound`."""
@@ -123,7 +87,7 @@ class GcsBucket:
         with self.explained(f"read {name!r}"):
             blob = self.blob(name)
             try:
-                blob.reload(timeout=budget.timeout(), retry=budget.retry(expected=dict))
+                blob.reload(timeout=budget.timeout(), retry=retry_within(budget, expected=dict))
             except api.NotFound as error:
                 if gcs_errors.is_missing_bucket(error):
                     raise
@@ -135,7 +99,7 @@ class GcsBucket:
         with self.explained(f"list {prefix!r}"):
             return [info_of(blob) for blob in self._pages(prefix, None, budget)]
 
-    def folders(self, prefix: str, budget: Budget) -> Names:
+    def folders(self, prefix: str, budget: Budget) -> ObjectNames:
         """Lists what follows `prefix` in names, up to the next '/'; folders end with it."""
         with self.explained(f"list {prefix!r}"):
             pages = self._pages(prefix, "/", budget)
@@ -149,7 +113,7 @@ class GcsBucket:
             delimiter=delimiter,
             fields=_FIELDS,
             timeout=budget.timeout(),
-            retry=budget.retry_each(),  # Of each page: there may be any number of them.
+            retry=retry_each_within(budget),  # Of each page: there may be any number of them.
         )
 
     def delete(self, info: ObjectInfo, budget: Budget) -> bool:
@@ -160,7 +124,9 @@ class GcsBucket:
                 # A condition and not a generation: in a bucket with versioning the content then stays behind
                 # as a noncurrent version, as the owner of the bucket wants.
                 blob.delete(
-                    if_generation_match=info.generation, timeout=budget.timeout(), retry=budget.retry()
+                    if_generation_match=int(info.version),
+                    timeout=budget.timeout(),
+                    retry=retry_within(budget),
                 )
             except api.NotFound as error:
                 if gcs_errors.is_missing_bucket(error):
@@ -176,6 +142,7 @@ class GcsBucket:
         """Closes the connections; a later call opens new ones."""
         with self._lock:
             client, self._client = self._client, None
+        self._connections.end_watch()
         if client is not None:
             client.close()
 
@@ -226,7 +193,7 @@ def info_of(blob: Any) -> ObjectInfo:
     if size is None or blob.generation is None:
         missing = "size" if size is None else "generation"
         raise gcs_errors.EmptyAnswer(f"the resource of {blob.name!r} without its {missing}")
-    return ObjectInfo(str(blob.name), int(size), int(blob.generation), crc32c)
+    return ObjectInfo(str(blob.name), int(size), str(blob.generation), crc32c)
 
 
 # Python's module `random` once more, for the client's modules: with everything in it, but another hidden generator.

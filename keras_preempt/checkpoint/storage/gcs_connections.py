@@ -25,7 +25,8 @@ import requests.adapters
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from keras_preempt.checkpoint.storage import gcs_errors
-from keras_preempt.checkpoint.storage.budget import LAST_CHANCE, timeouts_of_this_try
+from keras_preempt.checkpoint.storage.budget import LAST_CHANCE
+from keras_preempt.checkpoint.storage.gcs_retry import timeouts_of_this_try
 from keras_preempt.process.threads import started
 
 _POLL = 0.25  # seconds between two looks at the connections

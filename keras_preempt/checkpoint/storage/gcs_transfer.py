@@ -1,55 +1,29 @@
-"""Uploads and downloads of whole objects, verified by their sums, over several connections.
+"""Uploads of whole objects to Google Cloud Storage, and downloads of ranges.
 
-One stream to a bucket is slower than most networks, and each request costs a moment and a fraction of a cent. So
-there are as many files and ranges as connections, or a small multiple, as long as none becomes tiny.
-
-Uploads. The one condition, that the name is free, makes an upload safe to repeat, and makes a repeated one
+The one condition, that the name is free, makes an upload safe to repeat, and makes a repeated one
 fail on what the first has already stored. So each upload carries a token of its own, by which it recognizes its
 object. An upload is given up only when its time is up, and then in one of two ways. Either every try was answered and
 nothing is stored: it has failed. Or a try had no answer, and the service may still carry it out: it is uncertain, and
 the caller must not act as if it had failed.
-
-Downloads. The client compares sums only for what it reads in one request. Large objects are read in ranges, several at
-a time, so the comparison is made here.
 """
 
 from __future__ import annotations
 
 import base64
-import os
 import secrets
-from collections.abc import Iterator
 from io import BytesIO
 from typing import IO
 
-import google_crc32c
 import requests
 from google.api_core import exceptions as api
 
-from keras_preempt.checkpoint.errors import (
-    AlreadyExists,
-    CorruptCheckpoint,
-    NotFound,
-    StoreUnavailable,
-    WriteUncertain,
-)
+from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, WriteUncertain
 from keras_preempt.checkpoint.storage import gcs_errors
 from keras_preempt.checkpoint.storage.budget import Budget
-from keras_preempt.checkpoint.storage.gcs_client import GcsBucket, ObjectInfo, info_of
-from keras_preempt.checkpoint.storage.posix_files import write_all
-from keras_preempt.checkpoint.storage.store import Moved, uncounted
-from keras_preempt.process.threads import Pool
-
-SMALLEST_FILE = (8 << 20) - (256 << 10)
-"""Bytes of a file that is worth a request of its own; with its header it still goes up in one request."""
-
-LARGEST_FILE = 64 << 20  # Bytes of a file; what a failed upload may have to send again.
-
-_SMALLEST_SHARE = 2 << 20  # bytes of a file, if there are fewer than `SMALLEST_FILE` for each connection
-_WAVES = 4  # files that each connection sends one after the other, so that all end at about the same time
-_ROUNDING = 64  # bytes; a file ends with a whole element, and what is left over must not make a further file
-
-_SMALLEST_RANGE, _LARGEST_RANGE = 4 << 20, 16 << 20  # bytes
+from keras_preempt.checkpoint.storage.gcs_client import GcsBucket, info_of
+from keras_preempt.checkpoint.storage.gcs_retry import retry_within
+from keras_preempt.checkpoint.storage.objects import Content, ObjectInfo
+from keras_preempt.checkpoint.storage.store import Moved
 
 CHUNK = 16 << 20  # Bytes of one request of an upload.
 
@@ -60,43 +34,23 @@ _TOKEN = "keras-preempt-token"
 _UPLOADS = 5  # times that an upload is begun, when the service refuses it as damaged or forgets about it
 _LOOKING = 2.0  # seconds of a budget for finding out whether a write took effect; the rest is for writing
 _LOOKING_SHARE = 0.2  # of a short budget
-_DOWNLOADS = 3  # times that an object is read until its sum is right
-_PIECE = 1 << 20  # bytes
 
 
-def file_size(total: int, connections: int) -> int:
-    """Returns how many bytes each file should have at most when `total` bytes are written; at least 1."""
-    each = total // connections
-    if each < SMALLEST_FILE:
-        files = min(max(total // _SMALLEST_SHARE, 1), connections)
-    else:
-        files = connections * min(each // SMALLEST_FILE, _WAVES)
-    size = -(-total // files)
-    return min(size + -size % _ROUNDING + _ROUNDING, LARGEST_FILE)
+class GcsObjects(GcsBucket):
+    """The same bucket, with what moves the bytes of its objects."""
 
+    def put(self, name: str, content: Content, budget: Budget, moved: Moved) -> ObjectInfo:
+        """Creates an object; `moved` is called after each request that succeeded.
 
-def ranges_of(size: int, connections: int) -> Iterator[tuple[int, int]]:
-    """Returns the ranges, first byte and byte after the last one, in which a file of `size` bytes is read."""
-    count = max(min(size // _SMALLEST_RANGE, connections), -(-size // _LARGEST_RANGE), 1)
-    for index in range(count):
-        yield size * index // count, size * (index + 1) // count
+        Raises `AlreadyExists` if the name is taken, `WriteUncertain` if it is not known whether the object is stored
+        or will be, and `StoreUnavailable` if it was not stored.
+        """
+        return _Put(self, name, content.size, content.crc32c, budget).run(_Sending(content.file, moved))
 
-
-def put(
-    bucket: GcsBucket,
-    name: str,
-    content: IO[bytes],
-    size: int,
-    crc32c: int,
-    budget: Budget,
-    moved: Moved = uncounted,
-) -> ObjectInfo:
-    """Creates an object from all of `content`; `moved` is called after each request that succeeded.
-
-    Raises `AlreadyExists` if the name is taken, `WriteUncertain` if it is not known whether the object is stored or
-    will be, and `StoreUnavailable` if it was not stored.
-    """
-    return _Put(bucket, name, size, crc32c, budget).run(_Sending(content, moved))
+    def read(self, info: ObjectInfo, start: int, stop: int, budget: Budget) -> bytes:
+        """Reads bytes of one generation of an object; raises `NotFound` if that is gone."""
+        with self.explained(f"read {info.name!r}"):
+            return _range(self, info, start, stop, budget)
 
 
 class _Put:
@@ -158,13 +112,13 @@ class _Put:
                 if_generation_match=0,
                 checksum="crc32c",
                 timeout=budget.timeout(payload),
-                retry=budget.retry(payload, self._note),
+                retry=retry_within(budget, payload, self._note),
             )
         except requests.JSONDecodeError as error:
             raise gcs_errors.OddAnswer.of(error) from error
         if blob.generation is None:
             raise gcs_errors.EmptyAnswer("an answer without the generation of the object")
-        return ObjectInfo(self._name, self._size, int(blob.generation), self._crc32c)
+        return ObjectInfo(self._name, self._size, str(blob.generation), self._crc32c)
 
     def _note(self, error: BaseException) -> None:
         self._perhaps_stored = self._perhaps_stored or gcs_errors.may_have_happened(error)
@@ -225,59 +179,8 @@ def _is_worth_another_upload(error: BaseException, size: int) -> bool:
     return status in (None, 400) and ("crc32c" in text or "checksum" in text)
 
 
-def get(
-    bucket: GcsBucket,
-    info: ObjectInfo,
-    file: IO[bytes],
-    pool: Pool,
-    connections: int,
-    budget: Budget,
-    moved: Moved = uncounted,
-) -> None:
-    """Reads one generation of an object into an empty file, in ranges, as many at a time as there are connections.
-
-    Raises `NotFound` if that generation is gone, and `CorruptCheckpoint` if every download differs from what is stored.
-    """
-
-    def copy(start: int, stop: int) -> None:
-        with bucket.explained(f"read {info.name!r}"):
-            write_all(file.fileno(), _range(bucket, info, start, stop, budget), start)
-        moved(stop - start)
-
-    ranges = list(ranges_of(info.size, connections))
-    for _ in range(_DOWNLOADS):
-        futures = [pool.submit(copy, *each) for each in ranges]
-        try:
-            for future in futures:
-                future.result()
-        finally:
-            for future in futures:
-                future.cancel()
-            for future in futures:
-                # The file must not be written to any more, nor be closed under a thread that does.
-                if not future.cancelled():
-                    future.exception()
-        crc = 0
-        for start in range(0, 0 if info.crc32c is None else info.size, _PIECE):
-            crc = google_crc32c.extend(crc, os.pread(file.fileno(), min(_PIECE, info.size - start), start))
-        if info.crc32c in (None, crc):
-            return
-        moved(-info.size)
-    raise CorruptCheckpoint(info.name, f"{_DOWNLOADS} downloads with other sums than the stored object")
-
-
-def get_bytes(bucket: GcsBucket, info: ObjectInfo, budget: Budget) -> bytes:
-    """Reads one generation of a small object; raises like `get`."""
-    for _ in range(_DOWNLOADS):
-        with bucket.explained(f"read {info.name!r}"):
-            data = _range(bucket, info, 0, info.size, budget) if info.size else b""
-        if info.crc32c is None or google_crc32c.value(data) == info.crc32c:
-            return data
-    raise CorruptCheckpoint(info.name, f"{_DOWNLOADS} downloads with other sums than the stored object")
-
-
 def _range(bucket: GcsBucket, info: ObjectInfo, start: int, stop: int, budget: Budget) -> bytes:
-    blob = bucket.blob(info.name, generation=info.generation)
+    blob = bucket.blob(info.name, generation=int(info.version))
     while True:
         stream = BytesIO()
         try:
@@ -290,7 +193,7 @@ def _range(bucket: GcsBucket, info: ObjectInfo, start: int, stop: int, budget: B
                 checksum=None,
                 single_shot_download=True,
                 timeout=budget.timeout(),
-                retry=budget.retry(),
+                retry=retry_within(budget),
             )
         except api.NotFound as error:
             if gcs_errors.is_missing_bucket(error):

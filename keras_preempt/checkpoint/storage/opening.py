@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Store
@@ -22,7 +23,41 @@ def _open_gcs(url: str, staging_dir: str | os.PathLike[str] | None) -> Store:
     return GcsStore(url, staging_dir=staging_dir)
 
 
-BUCKETS: dict[str, OpenBucket] = {"gs": _open_gcs}  # By scheme, in lower case.
+def _open_s3(url: str, staging_dir: str | os.PathLike[str] | None) -> Store:
+    with _extra("s3", url):
+        from keras_preempt.checkpoint.storage.s3 import S3BucketStore
+
+    return S3BucketStore(url, staging_dir=staging_dir)
+
+
+def _open_azure(url: str, staging_dir: str | os.PathLike[str] | None) -> Store:
+    with _extra("azure", url):
+        from keras_preempt.checkpoint.storage.azure import AzureBucketStore
+
+    return AzureBucketStore(url, staging_dir=staging_dir)
+
+
+@contextlib.contextmanager
+def _extra(name: str, url: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise ValueError(
+            f"Expected the library obstore, for {url}. Received: {error}. "
+            f"Install it with `pip install 'keras-preempt[{name}]'`."
+        ) from error
+
+
+BUCKETS: dict[str, OpenBucket] = {  # By scheme, in lower case.
+    "gs": _open_gcs,
+    "s3": _open_s3,
+    "az": _open_azure,
+    "abfss": _open_azure,
+}
+
+
+EXAMPLES = ("gs://bucket/prefix", "s3://bucket/prefix", "az://container/prefix")
+"""Places in buckets, for messages."""
 
 
 def names_bucket(place: str) -> bool:
@@ -37,7 +72,9 @@ def open_store(
     staging_dir: str | os.PathLike[str] | None = None,
     shown: str | None = None,
 ) -> Store:
-    """Returns the store of a path or ``gs://bucket/prefix``; touches no storage. Raises ValueError for all else.
+    """Returns the store of a path, or of a place in a bucket such as ``gs://bucket/prefix``; touches no storage.
+
+    Raises ValueError for all else, and if the library that a bucket needs is not installed.
 
     `staging_dir` is on local disk, for files on their way to or from a bucket; None for the system's temporary
     directory. `shown` is how messages call a local directory; None for `url`.
@@ -53,7 +90,7 @@ def open_store(
             f"Expected a non-empty directory. Received: {place!r}. "
             "Pass the path of a directory that all workers share."
         )
-    known = " or ".join(f"{scheme}://bucket/prefix" for scheme in BUCKETS)
+    known = " or ".join(EXAMPLES)
     scheme = _SCHEME.match(place)
     if scheme is not None and not scheme[2] and names_bucket(place):  # else it would become a local directory
         raise ValueError(

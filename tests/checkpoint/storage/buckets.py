@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
+from keras_preempt.checkpoint.storage.azure import AzureBucketStore
+from keras_preempt.checkpoint.storage.bucket import BucketStore
 from keras_preempt.checkpoint.storage.gcs import GcsStore
+from keras_preempt.checkpoint.storage.s3 import S3BucketStore
 from keras_preempt.checkpoint.storage.store import Buffer, Store
-from keras_preempt.testing import FakeGcs
+from keras_preempt.testing import FakeAzure, FakeGcs, FakeS3
+from keras_preempt.testing.buckets.fake import FakeBucket
 
 LARGE = (17 << 20) + 12345  # bytes: three chunks of an upload, four ranges of a download
 LONG = 9 << 20  # bytes: more than goes up or down in one request
 
+FAKES: dict[str, type[FakeBucket]] = {"gs": FakeGcs, "s3": FakeS3, "az": FakeAzure}
+"""The fakes by the scheme of their buckets."""
 
-def new_store(gcs: FakeGcs, tmp_path: Path, **options: int) -> GcsStore:
-    return GcsStore("gs://bucket/run", staging_dir=tmp_path, connect=gcs.client, **options)
+
+@contextlib.contextmanager
+def fake_bucket(scheme: str, **options: Any) -> Iterator[Any]:
+    """Runs the fake of a scheme, with a bucket named "bucket", to which the environment leads."""
+    kind: Any = FAKES[scheme]
+    with (
+        kind(buckets=("bucket",), **options) as fake,
+        mock.patch.dict(os.environ, fake.environment()),
+    ):
+        yield fake
+
+
+def scheme_of(fake: FakeBucket) -> str:
+    return next(scheme for scheme, kind in FAKES.items() if isinstance(fake, kind))
+
+
+def new_store(fake: FakeBucket, tmp_path: Path, place: str = "bucket/run", **options: int) -> BucketStore:
+    """Returns a store in a fake; it has to be the one to which the environment leads, unless it is Google's."""
+    url = f"{scheme_of(fake)}://{place}"
+    if isinstance(fake, FakeGcs):
+        return GcsStore(url, staging_dir=tmp_path, connect=fake.client, **options)
+    kind = S3BucketStore if isinstance(fake, FakeS3) else AzureBucketStore
+    return kind(url, staging_dir=tmp_path, **options)
 
 
 def write(store: Store, name: str, *buffers: Buffer) -> None:
@@ -31,7 +62,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-CALLS: dict[str, Callable[[GcsStore], object]] = {
+CALLS: dict[str, Callable[[BucketStore], object]] = {
     "create": lambda store: store.create("new", b"x"),
     "writer": lambda store: write(store, "new", b"x" * LONG),
     "read": lambda store: store.read("there", limit=9),
@@ -45,6 +76,6 @@ CALLS: dict[str, Callable[[GcsStore], object]] = {
 }
 
 
-def put_what_calls_ask_for(gcs: FakeGcs) -> None:
+def put_what_calls_ask_for(fake: FakeBucket) -> None:
     for name, size in (("there", 1), ("doomed", 1), ("folder/there", 1), ("large", LONG)):
-        gcs.put("bucket", f"run/{name}", bytes(size))
+        fake.put("bucket", f"run/{name}", bytes(size))

@@ -11,6 +11,7 @@ from google.api_core.exceptions import RetryError, ServiceUnavailable
 from keras_preempt.checkpoint.storage import budget
 from keras_preempt.checkpoint.storage.budget import LAST_CHANCE, METADATA_SECONDS, Budget
 from keras_preempt.checkpoint.storage.gcs import GcsStore
+from keras_preempt.checkpoint.storage.gcs_retry import retry_within
 from tests.checkpoint.test_commit import FakeTime
 
 
@@ -77,7 +78,7 @@ def test_no_single_wait_takes_all_that_is_left(seconds: float, payload: int) -> 
 def test_retries_of_all_requests_together_end_with_the_budget() -> None:
     clock = FakeTime()
     made = Budget(60, clock=clock.clock, wait=clock.wait)
-    retry = made.retry()
+    retry = retry_within(made)
     tries: list[float] = []
 
     def fail() -> Any:
@@ -94,7 +95,7 @@ def test_retries_of_all_requests_together_end_with_the_budget() -> None:
 def test_an_error_that_retrying_cannot_cure_is_not_retried() -> None:
     fail = mock.Mock(side_effect=requests.exceptions.InvalidURL("no"))
     with pytest.raises(requests.exceptions.InvalidURL):
-        Budget(60).retry()(fail)()
+        retry_within(Budget(60))(fail)()
     fail.assert_called_once_with()
 
 
@@ -103,7 +104,7 @@ def test_a_request_is_tried_again_until_the_deadline_whatever_the_pauses_are(pay
     for _ in range(100):
         clock = FakeTime()
         service = Service(clock, back_at=clock.now + 14.5)
-        assert under_deadline(clock).retry(payload)(service.ask)() == "done"
+        assert retry_within(under_deadline(clock), payload)(service.ask)() == "done"
         assert clock.now <= 15
 
 
@@ -115,7 +116,7 @@ def test_the_last_try_has_time_left_and_a_service_that_is_down_is_not_hammered(
         clock = FakeTime()
         service = Service(clock, back_at=9999.0, seconds=seconds)
         with pytest.raises(ServiceUnavailable):
-            under_deadline(clock).retry(payload)(service.ask)()
+            retry_within(under_deadline(clock), payload)(service.ask)()
         assert len(service.asked_at) < 60
         if not payload:
             assert 15 - 2 * LAST_CHANCE <= service.asked_at[-1] <= 15 - LAST_CHANCE / 4
@@ -134,7 +135,7 @@ def test_a_deadline_that_appears_between_two_tries_ends_them() -> None:
             deadlines[0] = clock.now + 5
 
     with pytest.raises(ServiceUnavailable):
-        made.retry(on_failure=failed)(service.ask)()
+        retry_within(made, on_failure=failed)(service.ask)()
     assert deadlines[0] is not None
     assert deadlines[0] - 2 <= service.asked_at[-1] <= deadlines[0]
     assert len(told) == len(service.asked_at)

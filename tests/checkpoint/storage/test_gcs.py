@@ -15,7 +15,7 @@ from google.cloud import storage
 from google.oauth2.credentials import Credentials
 
 from keras_preempt.checkpoint.errors import StoreUnavailable
-from keras_preempt.checkpoint.storage import budget, gcs, gcs_client
+from keras_preempt.checkpoint.storage import bucket, budget, gcs_client
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.gcs_client import GcsPlace
 from keras_preempt.checkpoint.storage.opening import open_store
@@ -25,7 +25,7 @@ from keras_preempt.testing import FakeGcs
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "_FIRST_DELAY", 0.01)
-    monkeypatch.setattr(gcs, "_PROOF_SECONDS", 2.0)
+    monkeypatch.setattr(bucket, "_PROOF_SECONDS", 2.0)
 
 
 def _refused(connect: Callable[[], Any], tmp_path: Path, *says: str) -> str:
@@ -161,7 +161,7 @@ NO_SERVER = "http://storage.us-nowhere1.rep.invalid"  # names that end so never 
 def test_a_wrong_server_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str, says: list[str]
 ) -> None:
-    monkeypatch.setattr(gcs, "_PROOF_SECONDS", 1.0)
+    monkeypatch.setattr(bucket, "_PROOF_SECONDS", 1.0)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # nobody listens
         endpoint = endpoint or f"http://127.0.0.1:{unused.getsockname()[1]}"

@@ -19,6 +19,7 @@ from keras_preempt.checkpoint.storage import budget
 from keras_preempt.checkpoint.storage.budget import Budget
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.gcs_connections import Connections
+from keras_preempt.checkpoint.storage.gcs_retry import retry_within, timeouts_of_this_try
 from keras_preempt.testing import FakeGcs
 from tests.checkpoint.storage.buckets import CALLS, LONG, new_store, put_what_calls_ask_for, wait_until, write
 from tests.checkpoint.test_commit import FakeTime
@@ -114,10 +115,10 @@ def test_a_request_waits_no_longer_than_its_budget_has_left_whatever_the_client_
     monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", silent)
     request = requests.Request("GET", "http://127.0.0.1/").prepare()
     with pytest.raises(requests.exceptions.ReadTimeout):
-        made.retry()(partial(Connections(1).send, request, timeout=(60, 60)))()
+        retry_within(made)(partial(Connections(1).send, request, timeout=(60, 60)))()
     assert waited[0] == (2.0, 2.0)  # A third of what is left.
     assert len(waited) > 4
-    assert budget.timeouts_of_this_try.get() is None
+    assert timeouts_of_this_try.get() is None
     assert [read for _, read in waited] == sorted((read for _, read in waited), reverse=True)
     assert clock.now <= 6 + budget.LAST_CHANCE
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_preempt.checkpoint.storage.gcs import GcsStore
-from keras_preempt.checkpoint.storage.gcs_transfer import LARGEST_FILE, file_size, ranges_of
+from keras_preempt.checkpoint.storage.transfers import LARGEST_FILE, file_size, ranges_of
 from keras_preempt.checkpoint.values import check_cover
 from keras_preempt.checkpoint.writer import WorkerShare, write_part
 from keras_preempt.testing import FakeGcs

@@ -13,10 +13,8 @@ from keras_preempt.checkpoint.finding import committed
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.reader import load, verify
 from keras_preempt.checkpoint.retention import Retention
-from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import FileInfo, Store
-from keras_preempt.testing import FakeGcs
 from tests.checkpoint.builders import (
     commit_parts,
     local,
@@ -29,11 +27,11 @@ from tests.checkpoint.builders import (
 )
 from tests.checkpoint.campaign_store import MemoryStore
 from tests.checkpoint.round_table import together
-from tests.checkpoint.storage.buckets import write
+from tests.checkpoint.storage.buckets import FAKES, fake_bucket, new_store, write
 from tests.checkpoint.storage.test_store import HOSTILE, operations_on
 
 
-@pytest.fixture(params=["memory", "local", "no hard links", "bucket", "whole bucket"])
+@pytest.fixture(params=["memory", "local", "no hard links", *FAKES, *(f"whole {scheme}" for scheme in FAKES)])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     if request.param == "memory":  # the one of the campaign: what it shows must hold for the others
         monkeypatch.setattr(MemoryStore, "file_size", lambda self, total: 1 << 20)
@@ -41,17 +39,18 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         return
     if request.param == "no hard links":
         refuse_links(monkeypatch)
-    if "bucket" not in request.param:
+    scheme = request.param.split()[-1]
+    if scheme not in FAKES:
         made: Store = LocalStore(tmp_path / "new" / "run")
         made.prepare()
         yield made
         made.close()
         assert not list((tmp_path / "new").rglob(".tmp-*")), "nothing half written is left"
         return
-    with FakeGcs(buckets=("bucket",)) as gcs:
-        url = "gs://bucket" if request.param == "whole bucket" else "gs://bucket/some/run"
+    with fake_bucket(scheme) as fake:
         (tmp_path / "staging").mkdir()
-        made = GcsStore(url, staging_dir=tmp_path / "staging", connect=gcs.client)
+        place = "bucket" if "whole" in request.param else "bucket/some/run"
+        made = new_store(fake, tmp_path / "staging", place)
         made.prepare()
         yield made
         made.close()
