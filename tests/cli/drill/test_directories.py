@@ -50,12 +50,12 @@ def test_requests_fail_between_the_beginning_and_the_end_of_the_faults(
         assert bucket.place == f"{FAKES[service]}://drill"
         # Without credentials; an error that is due comes before the look at them.
         fine = {"gcs": {200}, "s3": {403}, "azure": {401}}[service]
-        assert statuses(bucket, service, 60) == fine
+        assert statuses(bucket, service, 120) == fine
         bucket.begin_faults()
-        assert statuses(bucket, service, 60) == {*fine, 429, 500, 503}
+        assert statuses(bucket, service, 120) == {*fine, 429, 500, 503}
         bucket.end_faults()
-        assert statuses(bucket, service, 60) == fine
-        assert "of 180 requests to the bucket met a fault: " in bucket.summary()
+        assert statuses(bucket, service, 120) == fine
+        assert "of 360 requests to the bucket met a fault: " in bucket.summary()
         assert " 503" in bucket.summary()
     assert os.environ[variable] == "another"
     assert {name: value for name, value in os.environ.items() if name not in QUIET_CLIENT} == before

@@ -8,11 +8,16 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
+import boto3
 import pytest
+import requests
 from azure.core.exceptions import ResourceExistsError
+from azure.storage.blob import BlobServiceClient
 from boto3.s3.transfer import TransferConfig
+from botocore.config import Config
 from botocore.exceptions import ClientError
 from obstore.exceptions import AlreadyExistsError
+from obstore.store import AzureStore, S3Store
 
 from keras_preempt.testing import FakeAzure, FakeS3
 from tests.testing.buckets.conftest import store_of
@@ -56,19 +61,14 @@ def test_boto3_does_what_there_is_to_do_with_objects():
 
 
 def test_a_presigned_url_reads_until_it_expires():
-    import requests
-
     with FakeS3() as s3:
         s3.put("bucket", "a", b"hello")
-        make = s3.client().generate_presigned_url
+        make = s3.client(config=Config(signature_version="s3v4")).generate_presigned_url
         url = make("get_object", {"Bucket": "bucket", "Key": "a"}, ExpiresIn=60)
         assert requests.get(url, timeout=10).content == b"hello"
         assert requests.get(url.replace("/a?", "/b?"), timeout=10).status_code == 403
-        over = make("get_object", {"Bucket": "bucket", "Key": "a"}, ExpiresIn=0)
-        assert (
-            "expired" in requests.get(over + "", timeout=10).text
-            or requests.get(over, timeout=10).status_code == 403
-        )
+        over = make("get_object", {"Bucket": "bucket", "Key": "a"}, ExpiresIn=-60)
+        assert "<Message>Request has expired</Message>" in requests.get(over, timeout=10).text
 
 
 def test_azure_storage_blob_uploads_and_downloads_in_blocks():
@@ -150,16 +150,10 @@ def test_a_child_process_finds_the_fake_by_its_environment(fake, monkeypatch):
     for name, value in fake.environment().items():
         monkeypatch.setenv(name, value)
     if isinstance(fake, FakeS3):
-        import boto3
-
         boto3.client("s3").put_object(Bucket="bucket", Key="a", Body=b"hello")
     else:
-        from azure.storage.blob import BlobServiceClient
-
         where = os.environ["AZURE_STORAGE_CONNECTION_STRING"]
         with BlobServiceClient.from_connection_string(where) as client:
             client.get_blob_client("bucket", "a").upload_blob(b"hello")
-    from obstore.store import AzureStore, S3Store
-
     found = S3Store("bucket") if isinstance(fake, FakeS3) else AzureStore("bucket")
     assert bytes(found.get("a").bytes()) == b"hello"
