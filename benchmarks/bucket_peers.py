@@ -52,6 +52,7 @@ class Boto3:
         self._client = boto3.client("s3", config=Config(max_pool_connections=connections))
         self._key = f"peer-{connections}"
         self._config = TransferConfig(max_concurrency=connections)
+        self.connections = connections
 
     def save(self) -> float:
         """See `Way.save`."""
@@ -91,14 +92,14 @@ class AzureBlob:
             transport=RequestsTransport(),
         )
         self._blob = self._container.get_blob_client(f"peer-{connections}")
-        self._connections = connections
+        self.connections = connections
 
     def save(self) -> float:
         """See `Way.save`."""
 
         def upload() -> None:
             with self._path.open("rb") as file:
-                self._blob.upload_blob(file, overwrite=True, max_concurrency=self._connections)
+                self._blob.upload_blob(file, overwrite=True, max_concurrency=self.connections)
 
         return seconds(upload)
 
@@ -107,7 +108,7 @@ class AzureBlob:
 
         def download() -> None:
             with self._back.open("wb") as file:
-                self._blob.download_blob(max_concurrency=self._connections).readinto(file)
+                self._blob.download_blob(max_concurrency=self.connections).readinto(file)
 
         return seconds(download)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -29,6 +30,24 @@ def store_of(scheme: str, folder: str, connections: int) -> Store:
     kind: Any = type(open_store(url))
     store: Store = kind(url, connections=connections)
     return store
+
+
+def store_on_machine(scheme: str, folder: str, connections: int, machine: str) -> Store:
+    """Returns the same with a User-Agent, by which the fake knows which machine a connection comes from."""
+    if scheme == "gs":
+        from google.api_core.client_info import ClientInfo
+        from google.cloud import storage
+
+        from keras_preempt.checkpoint.storage.gcs import GcsStore
+
+        def connect() -> Any:
+            return storage.Client(project=None, client_info=ClientInfo(user_agent=machine))
+
+        return GcsStore(f"gs://{BUCKET}/{folder}", connect=connect, connections=connections)
+    module = importlib.import_module(type(open_store(f"{scheme}://{BUCKET}/{folder}")).__module__)
+    options = module.client_options
+    setattr(module, options.__name__, lambda *given: {**options(*given), "user_agent": machine})
+    return store_of(scheme, folder, connections)
 
 
 @contextmanager

@@ -177,7 +177,7 @@ class Measured:
 
 def one_after_the_other() -> Any:
     """Requests are made so in the block."""
-    return mock.patch.object(parallel, "REQUESTS", 1)
+    return mock.patch.multiple(parallel, REQUESTS=1, TRANSFERS=1)
 
 
 def saved(members: int) -> tuple[Distant, Attempt]:

@@ -1,8 +1,8 @@
 """Compares two ways in which several workers restore a state from a bucket: each reads all of it, or together.
 
 Together, each worker reads a share and gets the others' by TensorFlow's collectives. The workers are a real cluster;
-the bucket is a `FakeGcs` with a limit for each worker, as of its network card, or one for all of them, as of a quota.
-Both ways take turns, and medians are printed.
+the bucket is a fake with a limit for each worker, as of its network card, or, on gs://, one for all of them, as of a
+quota. Both ways take turns, and medians are printed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from statistics import median
 
-from bucket_services import BUCKET, END_TIMEOUT, SCRIPTS
+from bucket_services import BUCKET, END_TIMEOUT, FAKES, SCRIPTS, served_here, store_of
 from bucket_ways import save_checkpoint, state
 from figures import Aims, conditions, table, tell
 
 from keras_preempt.checkpoint import incarnations
-from keras_preempt.checkpoint.storage.gcs import GcsStore
-from keras_preempt.testing import FakeGcs
+from keras_preempt.checkpoint.storage.bucket import CONNECTIONS
 
 READ, EXCHANGE = "read", "exchange"
 FOLDER = "run"
@@ -37,6 +36,7 @@ def main() -> int:
     parser.add_argument(
         "--rate", type=float, default=4, help="MB/s of each worker, or of all of them together"
     )
+    parser.add_argument("--services", nargs="+", choices=[*FAKES], default=[*FAKES])
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="a small state, once, with 2 workers")
@@ -46,12 +46,35 @@ def main() -> int:
     print(f"{conditions()}.")
     print(f"A state of {options.mb:g} MB; medians of {options.rounds}.\n", flush=True)
     aims, rows = Aims(apply=not options.quick), []
-    for limit in ("each worker", "the bucket"):
-        for workers in options.workers:
-            found = measure(int(options.mb * 1e6), limit, options.rate * 1e6, workers, options.rounds)
-            rows += _rows(f"{workers} workers, {options.rate:g} MB/s for {limit}", found, workers, aims)
+    for scheme in options.services:
+        for limit in ("each worker", "the bucket") if scheme == "gs" else ("each worker",):
+            for workers in options.workers:
+                setting = Setting(scheme, int(options.mb * 1e6), limit, options.rate * 1e6, workers)
+                found = measure(setting, options.rounds)
+                rows += _rows(
+                    f"{workers} workers, {scheme}://, {options.rate:g} MB/s for {limit}", found, workers, aims
+                )
     print(table(["", "x the state from the bucket", "seconds", "times as fast"], rows))
     return aims.report()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is restored, and where.
+
+    Attributes:
+        scheme: Of the service.
+        size: Bytes of the state.
+        limit: What is limited: "each worker" or "the bucket".
+        rate: To how many bytes a second.
+        workers: How many there are.
+    """
+
+    scheme: str
+    size: int
+    limit: str
+    rate: float
+    workers: int
 
 
 @dataclass(frozen=True)
@@ -81,14 +104,11 @@ def _rows(title: str, found: dict[str, list[Restore]], workers: int, aims: Aims)
     return rows
 
 
-def measure(size: int, limit: str, rate: float, workers: int, rounds: int) -> dict[str, list[Restore]]:
+def measure(setting: Setting, rounds: int) -> dict[str, list[Restore]]:
     """Restores a state in both ways, in turn.
 
     Args:
-        size: Its bytes.
-        limit: What is limited: "each worker" or "the bucket".
-        rate: To how many bytes a second.
-        workers: How many there are.
+        setting: Which, and where.
         rounds: How often each way is measured.
 
     Raises:
@@ -97,43 +117,47 @@ def measure(size: int, limit: str, rate: float, workers: int, rounds: int) -> di
     found: dict[str, list[Restore]] = defaultdict(list)
     limits = {"each worker": "machine_bytes_per_second", "the bucket": "bucket_bytes_per_second"}
     # Only downloads are limited, so that the state is there in a moment.
-    with FakeGcs((BUCKET,), **{limits[limit]: (1e12, rate)}) as gcs:
-        store = GcsStore(f"gs://{BUCKET}/{FOLDER}", connect=gcs.client)
+    with served_here(setting.scheme, **{limits[setting.limit]: (1e12, setting.rate)}) as fake:
+        store = store_of(setting.scheme, FOLDER, CONNECTIONS)
         incarnations.claim(store, {})
-        save_checkpoint(store, state(size))
+        save_checkpoint(store, state(setting.size))
         store.close()
-        held = sum(seen.size for name, seen in gcs.objects(BUCKET).items() if ".mirrored" in name)
-        with cluster(workers, size, gcs.environment()) as processes:
+        held = sum(seen.size for name, seen in fake.objects(BUCKET).items() if ".mirrored" in name)
+        with cluster(setting, fake.environment()) as processes:
             for _ in range(rounds):
                 for way in (READ, EXCHANGE):
-                    gcs.forget_requests()
+                    fake.forget_requests()
                     seconds = max(_ask(processes, way))
                     read = sum(
                         request.bytes
-                        for request in gcs.requests
-                        if request.method == "GET"
-                        and "alt=media" in request.path
-                        and ".mirrored" in request.target
+                        for request in fake.requests
+                        if request.method == "GET" and ".mirrored" in request.target
                     )
                     found[way].append(Restore(read / held, seconds))
     return found
 
 
 @contextmanager
-def cluster(workers: int, size: int, environment: dict[str, str]) -> Iterator[list[subprocess.Popen[str]]]:
+def cluster(setting: Setting, environment: dict[str, str]) -> Iterator[list[subprocess.Popen[str]]]:
     """Runs a cluster of worker processes that restore when they are told to."""
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(workers)]
+        sockets = [stack.enter_context(socket.socket()) for _ in range(setting.workers)]
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
         for each in sockets:
             each.close()
         processes = []
-        for index in range(workers):
+        for index in range(setting.workers):
             config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
             process = subprocess.Popen(
-                [sys.executable, str(SCRIPTS / "restore_worker.py"), str(size), FOLDER],
+                [
+                    sys.executable,
+                    str(SCRIPTS / "restore_worker.py"),
+                    setting.scheme,
+                    str(setting.size),
+                    FOLDER,
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

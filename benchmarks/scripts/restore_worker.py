@@ -1,4 +1,4 @@
-"""One of several workers that restore a state: SIZE FOLDER.
+"""One of several workers that restore a state: SCHEME SIZE FOLDER.
 
 Prints when it is ready. For each line, "read" or "exchange", it restores that way, as the start of a fit does, and
 prints how many seconds that took.
@@ -18,30 +18,23 @@ import tensorflow as tf
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
 import numpy as np  # noqa: E402  the strategy comes first
-from bucket_services import BUCKET  # noqa: E402
+from bucket_services import store_on_machine  # noqa: E402
 from bucket_ways import state  # noqa: E402
-from google.api_core.client_info import ClientInfo  # noqa: E402
-from google.cloud import storage  # noqa: E402
 
 from keras_preempt.backend.seam import backend  # noqa: E402
 from keras_preempt.checkpoint.finding import CheckpointInfo, committed  # noqa: E402
 from keras_preempt.checkpoint.reader import Loaded, Reading  # noqa: E402
 from keras_preempt.checkpoint.setup import Setup  # noqa: E402
-from keras_preempt.checkpoint.storage.gcs import GcsStore  # noqa: E402
+from keras_preempt.checkpoint.storage.bucket import CONNECTIONS  # noqa: E402
 from keras_preempt.training.start.handshake import START_TIMEOUT, Handshake  # noqa: E402
 from keras_preempt.training.start.reading_together import Share  # noqa: E402
 
-size, folder = int(sys.argv[1]), sys.argv[2]
+scheme, size, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 here = backend().place(strategy)
 coordinator = backend().coordinator(here)
 
 
-def connect() -> storage.Client:
-    # By its User-Agent the fake knows which machine a connection comes from.
-    return storage.Client(project=None, client_info=ClientInfo(user_agent=f"worker-{here.member}"))
-
-
-store = GcsStore(f"gs://{BUCKET}/{folder}", connect=connect)
+store = store_on_machine(scheme, folder, CONNECTIONS, f"worker-{here.member}")
 setup = Setup(1, 1, None, None, 0)  # What the checkpoint was saved on.
 gather = backend().gather(here, START_TIMEOUT)
 expected = state(size)

@@ -26,7 +26,7 @@ from keras_preempt.checkpoint.errors import (
     WriteUncertain,
 )
 from keras_preempt.checkpoint.storage.budget import METADATA_SECONDS, SLOWEST_TRANSFER, Budget
-from keras_preempt.checkpoint.storage.objects import BucketObjects, Content, ObjectInfo
+from keras_preempt.checkpoint.storage.objects import BucketObjects, ObjectContent, ObjectInfo
 from keras_preempt.checkpoint.storage.overlap import Overlap, Overlaps
 from keras_preempt.checkpoint.storage.segmented_log import SegmentedLog
 from keras_preempt.checkpoint.storage.staging import StagedWriter, StagingDirectory
@@ -74,7 +74,7 @@ class BucketStore(Store):
         self._bucket, self._place = bucket, bucket.place
         self.url, self.key = self._place.url, self._place.key
         self._deadline: float | None = None
-        self._most = connections
+        self.connections = connections
         self._staging_dir = staging_dir
         self._lock = threading.Lock()
         self._staging: StagingDirectory | None = None
@@ -94,7 +94,7 @@ class BucketStore(Store):
         self._bucket.keep_to(deadline)  # Calls under way keep it too.
 
     def file_size(self, total: int) -> int:
-        return file_size(total, self._most)
+        return file_size(total, self.connections)
 
     def prepare(self) -> None:
         self._stage()
@@ -119,7 +119,7 @@ class BucketStore(Store):
         info: ObjectInfo | None = None
         failed: StoreUnavailable | None = None
         try:
-            info = bucket.put(probe, Content.of(_PROBE), budget, uncounted)
+            info = bucket.put(probe, ObjectContent.of(_PROBE), budget, uncounted)
         except AlreadyExists as error:
             # A missing permission to create is reported before this.
             info = left[0] if left else None
@@ -147,7 +147,7 @@ class BucketStore(Store):
     def _check_overwriting(self, probe: str, budget: Budget) -> None:
         """Raises an error if the service creates an object that exists, as old ones do that ignore conditions."""
         try:
-            self._bucket.put(probe, Content.of(_PROBE[::-1]), budget, uncounted)
+            self._bucket.put(probe, ObjectContent.of(_PROBE[::-1]), budget, uncounted)
         except (AlreadyExists, WriteUncertain):
             return  # If the answer is uncertain, the object cannot be read: that is tried next, and says why.
         raise self._unconditional(
@@ -180,7 +180,7 @@ class BucketStore(Store):
 
     def create(self, name: str, data: bytes) -> FileInfo:
         target = self._place.object_of(name)
-        self._bucket.put(target, Content.of(data), self._budget(len(data)), uncounted)
+        self._bucket.put(target, ObjectContent.of(data), self._budget(len(data)), uncounted)
         return FileInfo(name, len(data))
 
     @contextlib.contextmanager
@@ -199,7 +199,7 @@ class BucketStore(Store):
 
         def send() -> None:
             with file:
-                content = Content(file, writer.size, writer.crc32c)
+                content = ObjectContent(file, writer.size, writer.crc32c)
                 self._bucket.put(target, content, self._budget(writer.size), moved)
 
         if overlap is None:
@@ -208,7 +208,7 @@ class BucketStore(Store):
             overlap.under_way[self._threads().submit(send)] = file.close
 
     def overlapped(self) -> AbstractContextManager[None]:
-        return self._overlaps.block(Overlap(self._most))
+        return self._overlaps.block(Overlap(self.connections))
 
     def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
         """Fetches the whole file and checks its sum; a file that `stat` has just seen is read as it was then."""
@@ -222,7 +222,7 @@ class BucketStore(Store):
             return BytesIO(data)
         file = self._stage().file()
         try:
-            get(self._bucket, info, file, self._threads(), self._most, self._budget(info.size), moved)
+            get(self._bucket, info, file, self._threads(), self.connections, self._budget(info.size), moved)
         except BaseException:
             file.close()
             raise
@@ -307,7 +307,7 @@ class BucketStore(Store):
     def _threads(self) -> Pool:
         with self._lock:
             if self._pool is None:
-                self._pool = Pool(self._most, "keras_preempt-bucket")
+                self._pool = Pool(self.connections, "keras_preempt-bucket")
             return self._pool
 
 

@@ -50,5 +50,5 @@ def in_parallel(store: Store, calls: Sequence[Callable[[], Result]], size: int =
 
 def _at_once(store: Store, calls: int, size: int) -> int:
     if store.shared_by_network:  # As many as move `_SMALL` bytes, if their sizes are alike.
-        return max(TRANSFERS, min(REQUESTS, calls * _SMALL // max(size, 1)))
+        return max(TRANSFERS, store.connections, min(REQUESTS, calls * _SMALL // max(size, 1)))
     return TRANSFERS if size >= _SMALL else min(_LOCAL, calls // _WORTH)

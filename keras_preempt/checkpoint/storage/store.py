@@ -126,6 +126,9 @@ class Store(ABC):
     shared_by_network = True
     """Whether workers that read the same file slow each other down: then one reads it and gives it to the others."""
 
+    connections = 1
+    """Over how many connections at a time the bytes of files come: as many files are read at a time."""
+
     logs_grow = False
     """Whether a log is one file that grows, and not a new file for each batch of its lines."""
 

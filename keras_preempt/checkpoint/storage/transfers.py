@@ -28,8 +28,7 @@ _GOOD_FILE = 6 << 20  # Bytes of a file; the last connection begins when one for
 _WAVES = 4  # files that each connection sends one after the other, so that all end at about the same time
 _ROUNDING = 64  # bytes; a file ends with a whole element, and what is left over must not make a further file
 
-# A few files are read at a time; each is cut so that together they keep all connections busy.
-_SMALLEST_RANGE, _LARGEST_RANGE = 2 << 20, 16 << 20  # bytes
+_SMALLEST_RANGE, _LARGEST_RANGE = 4 << 20, 16 << 20  # bytes
 
 _DOWNLOADS = 3  # times that an object is read until its sum is right
 _PIECE = 1 << 20  # bytes

@@ -143,13 +143,13 @@ def test_a_large_file_that_is_replaced_while_it_is_read_is_not_mixed_with_what_r
     gcs.fail_next("stall", match="alt=media", stall_seconds=60)  # one range comes later than the others
     with ThreadPoolExecutor(1) as pool:
         opened = pool.submit(bucket.open, "a")
-        wait_until(lambda: sum(request.status == 206 for request in gcs.requests) >= 7)
+        wait_until(lambda: sum(request.status == 206 for request in gcs.requests) >= 3)
         gcs.put("bucket", "run/a", b"x" * LARGE)
         bucket.deadline = time.monotonic() + 4  # so that the range is asked for again
         with pytest.raises(CheckpointError, match="'a'"):
             opened.result(30)
     ranges = [request.path for request in gcs.requests if "alt=media" in request.path]
-    assert len(ranges) == 9
+    assert len(ranges) == 5
     assert all("generation=" in path for path in ranges)
 
 

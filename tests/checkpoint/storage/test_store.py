@@ -82,7 +82,9 @@ def test_a_directory_that_is_none_is_refused(url: Any) -> None:
 
 @pytest.mark.parametrize("url", ["oss://bucket", "hdfs://a/b", "file:///tmp/x"])
 def test_an_unknown_scheme_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match=r"Expected a local or shared path, or gs://.*s3://.*az://.*Received: .*not known"):
+    with pytest.raises(
+        ValueError, match=r"Expected a local or shared path, or gs://.*s3://.*az://.*Received: .*not known"
+    ):
         open_store(url)
 
 
