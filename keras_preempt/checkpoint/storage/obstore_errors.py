@@ -19,15 +19,15 @@ class ForeignAnswer(Exception):
     """Something other than the service has answered, or the service without what was asked for."""
 
 
-class NoProfile(Exception):
-    """There are no credentials where the environment says that they are, or no account; `cure` is what to do then."""
+class BadEnvironment(Exception):
+    """The environment does not lead to the bucket; `cure` says what to do, None for what gives credentials."""
 
-    def __init__(self, told: str, cure: str = "") -> None:
-        super().__init__(told)
+    def __init__(self, received: str, cure: str | None = None) -> None:
+        super().__init__(received)
         self.cure = cure
 
 
-FAILURES = (BaseError, OSError, ValueError, Silence, ForeignAnswer, NoProfile)
+FAILURES = (BaseError, OSError, ValueError, Silence, ForeignAnswer, BadEnvironment)
 """Everything that a call raises when it fails."""
 
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
@@ -63,7 +63,6 @@ _CODE = re.compile(r"<Code>([^<]+)</Code>")
 _TOLD = re.compile(r"<Message>([^<\n]*)")
 _DETAIL = re.compile(r"<AuthenticationErrorDetail>([^<\n]*)")
 _REQUEST = re.compile(r"Error performing [A-Z]+ (\S+) in \S+ - ")
-_NO_KEYS = re.compile(r"credential provider|Missing (?:AccessKeyId|SecretAccessKey)")
 _REASON = re.compile(r'(?:message|error): "([^"]+)"')
 _PREAMBLE = re.compile(
     r"\A(?:Generic \w+ error: |Object at location .*? (?:not found|already exists): "
@@ -119,7 +118,7 @@ class CallFailure:
         request = _REQUEST.search(text)
         url = "" if request is None else request[1]
         elsewhere = url != "" and f"/{bucket}" not in url and f"//{bucket}." not in url
-        provider = _NO_KEYS.search(text) is not None or isinstance(error, NoProfile)
+        provider = "credential provider" in text or isinstance(error, BadEnvironment)
         status, code = _STATUS.search(text), _CODE.search(text)
         return cls(
             type(error),
@@ -145,7 +144,7 @@ class CallFailure:
             return True
         if self.status is not None:
             return self.status in _PASSING
-        if issubclass(self.kind, (InvalidPathError, ValueError, NoProfile)) or "redirect" in self.told:
+        if issubclass(self.kind, (InvalidPathError, ValueError, BadEnvironment)) or "redirect" in self.told:
             return False
         return "builder error" not in self.told
 
@@ -223,7 +222,7 @@ class Explaining:
 
     def _cure(self, error: BaseException, failure: CallFailure, doing: str) -> str:
         words, told = self.words, failure.told.lower()
-        if isinstance(error, NoProfile):
+        if isinstance(error, BadEnvironment):
             return error.cure or words.login
         if failure.is_expired:
             return f"The credentials have expired, and were not renewed in time. {words.login}"
