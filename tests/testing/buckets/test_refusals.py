@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import obstore
 import pytest
-from obstore.exceptions import BaseError
+from obstore.exceptions import BaseError, PermissionDeniedError
 
 from keras_preempt.testing import FakeAzure, FakeS3
 from tests.testing.buckets.conftest import store_of
-
-REFUSED = (BaseError, PermissionError)
 
 
 def test_a_denied_operation_is_forbidden_and_no_other(fake, store):
@@ -22,12 +20,8 @@ def test_a_denied_operation_is_forbidden_and_no_other(fake, store):
     }
     for operation, call in calls.items():
         fake.deny = [operation]
-        if operation == "delete" and isinstance(fake, FakeS3):
-            with pytest.raises(BaseError, match="AccessDenied"):  # Of one key out of several.
-                call()
-        else:
-            with pytest.raises(PermissionError):
-                call()
+        with pytest.raises(BaseError, match="403|AccessDenied"):
+            call()
         assert set(fake.objects("bucket")) == {"a"}
         for other in calls.keys() - {operation, "delete", "create"}:
             calls[other]()
@@ -38,7 +32,7 @@ def test_a_denied_operation_is_forbidden_and_no_other(fake, store):
 
 def test_only_s3_hides_what_is_missing_from_those_who_cannot_list(fake, store):
     fake.deny = {"list"}
-    with pytest.raises(PermissionError if isinstance(fake, FakeS3) else FileNotFoundError):
+    with pytest.raises(PermissionDeniedError if isinstance(fake, FakeS3) else FileNotFoundError):
         store.head("missing")
 
 
@@ -46,7 +40,7 @@ def test_without_credentials_everything_is_refused(fake, store):
     store.put("a", b"")
     fake.unauthenticated = True
     for call in (lambda: store.put("b", b""), lambda: store.list().collect(), lambda: store.head("a")):
-        with pytest.raises(REFUSED):
+        with pytest.raises(BaseError):
             call()
     assert {request.status for request in fake.requests[1:]} == {403 if isinstance(fake, FakeS3) else 401}
     fake.unauthenticated = False
@@ -56,7 +50,7 @@ def test_without_credentials_everything_is_refused(fake, store):
 def test_credentials_of_others_are_refused(fake):
     wrong = "AAAA" * 8
     config = {"secret_access_key": wrong} if isinstance(fake, FakeS3) else {"account_key": wrong}
-    with pytest.raises(PermissionError):
+    with pytest.raises(PermissionDeniedError):
         store_of(fake, **config).put("a", b"")
     assert fake.objects("bucket") == {}
 
@@ -67,7 +61,7 @@ def test_a_token_counts_until_it_expires(fake):
     store = store_of(fake, **config)
     store.put("a", b"")
     fake.expired_tokens.add("first")
-    with pytest.raises(REFUSED):
+    with pytest.raises(BaseError):
         store.put("b", b"")
     store_of(fake, **{name: "second"}).put("b", b"")
     assert set(fake.objects("bucket")) == {"a", "b"}
@@ -101,7 +95,7 @@ def test_retention_keeps_versions_on_s3_and_blobs_on_azure(fake, store):
     fake.policies = ("retention",)
     if isinstance(fake, FakeAzure):
         for change in (lambda: store.delete("a"), lambda: store.put("a", b"second")):
-            with pytest.raises(BaseError, match="BlobImmutableDueToPolicy"):
+            with pytest.raises(BaseError, match=r"BlobImmutableDueToPolicy|409"):
                 change()
         store.put("b", b"")
         assert fake.content("bucket", "a") == b"first"
@@ -129,7 +123,7 @@ def test_a_policy_refuses_what_it_forbids(fake, store, policy):
     if policy not in fake.policy_names:
         pytest.skip("Azure has no such setting")
     fake.policies = (policy,)
-    with pytest.raises(REFUSED):
+    with pytest.raises(BaseError):
         store.put("a", b"")
     fake.policies = ()
     store.put("a", b"")
