@@ -44,8 +44,9 @@ class PreemptionCallback(keras.callbacks.Callback):
     callbacks. See docs/guarantees.md for what is guaranteed.
 
     Args:
-        directory: Where to keep the checkpoints of this run: a path that all workers share, or
-            ``gs://bucket/prefix``. One directory is for one run of one model.
+        directory: Where to keep the checkpoints of this run: a path that all workers share, or a place
+            in a bucket: ``gs://bucket/prefix``, ``s3://bucket/prefix`` or ``az://container/prefix``. One directory is
+            for one run of one model.
         termination: How notices arrive and how the job ends; None for SIGTERM, what the platform announces, and the
             platform's exit status.
         save_every: When to save in the background while nothing happens: a number of training steps (batches),

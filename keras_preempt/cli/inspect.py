@@ -53,12 +53,12 @@ _MOST_PLACES = 10  # differences of other state that are listed
 def inspect(directory: str, verify: bool, compare: tuple[str, str] | None, as_json: bool) -> int:
     """Show what a run has saved: its checkpoints, why each was made, and what was left half-written.
 
-    DIR is the directory that was given to PreemptionCallback: a path, or gs://bucket/prefix. Nothing is ever written,
-    so the permission to read is enough, and the run may be going on meanwhile. Epochs and batches count from 0, as in
-    callbacks; the batch is the one that comes next. Times are UTC. Of the workers, "1/2" have written the weights.
-    A checkpoint was made because the job was preempted (its notices stand below the table), periodic because of
-    save_every, requested by keras-preempt save, interrupted by Ctrl-C, at a deadline because a grace period was used
-    up, or because training has finished.
+    DIR is the directory that was given to PreemptionCallback: a path, or a bucket's gs://, s3:// or az:// URL. Nothing
+    is ever written, so the permission to read is enough, and the run may be going on meanwhile. Epochs and batches
+    count from 0, as in callbacks; the batch is the one that comes next. Times are UTC. Of the workers, "1/2" have
+    written the weights. A checkpoint was made because the job was preempted (its notices stand below the table),
+    periodic because of save_every, requested by keras-preempt save, interrupted by Ctrl-C, at a deadline because a
+    grace period was used up, or because training has finished.
 
     \b
     Examples:

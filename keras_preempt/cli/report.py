@@ -86,8 +86,9 @@ def report(
 ) -> int:
     """Show what happened in a run: every start, the steps and the time that were lost, and where each second went.
 
-    DIR is the directory that was given to PreemptionCallback: a path, or gs://bucket/prefix. Only the events in it are
-    read, and nothing is written there, so the permission to read is enough, and the run may be going on.
+    DIR is the directory that was given to PreemptionCallback: a path, or a bucket's gs://, s3:// or az:// URL. Only the
+    events in it are read, and nothing is written there, so the permission to read is enough, and the run may be going
+    on.
 
     Goodput is the part of the workers' wall time that was productive: in which they trained steps that did not have
     to be run again. All other time is badput and has a cause: start, restore, recomputed steps, save, hang, exit,

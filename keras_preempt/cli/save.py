@@ -43,10 +43,10 @@ _POLL = {True: (0.2, 1.0), False: (3.0, 10.0)}
 def save(directory: str, wait: bool, timeout: float) -> int:
     """Ask a running job to save now, and train on.
 
-    DIR is the directory that was given to PreemptionCallback: a path, or gs://bucket/prefix. The request is a small
-    file in it, so this works from any machine that can write there, and needs no network between that and the workers.
-    The job looks for it every 5 s in a directory and every minute in a bucket (save_on_request=... changes that). All
-    workers save at the same step, in the background, and training goes on.
+    DIR is the directory that was given to PreemptionCallback: a path, or a bucket's gs://, s3:// or az:// URL. The
+    request is a small file in it, so this works from any machine that can write there, and needs no network between
+    that and the workers. The job looks for it every 5 s in a directory and every minute in a bucket
+    (save_on_request=... changes that). All workers save at the same step, in the background, and training goes on.
 
     \b
     Examples:

@@ -36,7 +36,7 @@ def load_weights(model: keras.Model, directory: str | os.PathLike[str], step: in
     Args:
         model: A built model of the same variables, also under a strategy. It need not be compiled. Where Keras has
             numbered names on, because the model was made again in this process, `dense_3` stands for `dense`.
-        directory: That of the `PreemptionCallback`: a path, or ``gs://bucket/prefix``.
+        directory: That of the `PreemptionCallback`: a path, or a place in a bucket.
         step: Training steps done; None for the newest checkpoint that is whole.
 
     Returns:

@@ -20,7 +20,7 @@ from keras_preempt.checkpoint.finding import CheckpointInfo
 from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.retention import Retention
 from tests.checkpoint.builders import shares_of, values_of
-from tests.checkpoint.campaign_bucket import Bucket
+from tests.checkpoint.campaign_bucket import Bucket, Emulator
 from tests.checkpoint.campaign_checker import Checker
 from tests.checkpoint.campaign_faults import SteppedStore
 from tests.checkpoint.campaign_reading import local_of, problem_of, state_of, tensors_of
@@ -28,7 +28,7 @@ from tests.checkpoint.campaign_scenario import Fault, Scenario
 from tests.checkpoint.campaign_scheduler import Scheduler, Worker
 from tests.checkpoint.campaign_store import Memory
 
-Place = Memory | Bucket
+Place = Memory | Bucket | Emulator
 
 
 @dataclass

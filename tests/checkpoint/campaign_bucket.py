@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from keras_preempt.checkpoint.errors import NotFound
 from keras_preempt.checkpoint.storage.bucket import BucketStore
+from keras_preempt.checkpoint.storage.opening import open_store
+from keras_preempt.checkpoint.storage.store import Store
 from keras_preempt.testing import Faults
 from keras_preempt.testing.buckets.fake import FakeBucket
 from tests.checkpoint.storage.buckets import fake_bucket, new_store
@@ -43,6 +47,40 @@ class Bucket:
 
     def names(self) -> list[str]:
         return [name.removeprefix("run/") for name in self._fake.objects("bucket")]
+
+
+class Emulator:
+    """The same in a bucket of an emulator that others wrote, looked at through one more store."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._looking = open_store(url)
+        self.stores = [self._looking]
+
+    def store(self) -> Store:
+        made = open_store(self._url)
+        self.stores.append(made)
+        return made
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return self._looking.read(name, limit=1 << 30)
+        except NotFound:
+            return None
+
+    def names(self) -> list[str]:
+        return [info.name for info in self._looking.list("")]
+
+
+@contextlib.contextmanager
+def emulator(seed: int, url: str) -> Iterator[Emulator]:
+    """A fresh prefix of a bucket; nothing goes wrong but what the schedule orders."""
+    place = Emulator(f"{url}/{secrets.token_hex(8)}-{seed}")
+    try:
+        yield place
+    finally:
+        for store in place.stores:
+            store.close()
 
 
 @contextlib.contextmanager

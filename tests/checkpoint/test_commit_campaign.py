@@ -22,10 +22,10 @@ from keras_preempt.checkpoint.storage import budget, gcs_transfer, obstore_trans
 from keras_preempt.checkpoint.tidying import Tidying
 from tests.checkpoint import campaign as campaigns
 from tests.checkpoint.campaign import Result, campaign
-from tests.checkpoint.campaign_bucket import bucket
+from tests.checkpoint.campaign_bucket import bucket, emulator
 from tests.checkpoint.campaign_scenario import seeds_of
 from tests.checkpoint.campaign_store import Memory
-from tests.checkpoint.storage.buckets import FAKES
+from tests.checkpoint.storage.buckets import FAKES, emulated_bucket
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -96,6 +96,16 @@ def test_a_campaign_in_a_bucket_with_a_bad_network_finds_nothing_wrong(scheme: s
     result = campaign(range(count), partial(bucket, scheme=scheme))
     assert result.failed is None
     assert result.commits > count
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", ["moto", "azurite"])
+def test_a_campaign_in_an_emulator_finds_nothing_wrong(name: str) -> None:
+    with emulated_bucket(name) as url:
+        result = campaign(range(130), partial(emulator, url=url))
+    assert result.failed is None
+    assert sum(result.happened.values()) >= 200
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from keras_preempt.checkpoint.errors import (
     WriteUncertain,
 )
 from keras_preempt.checkpoint.storage.budget import METADATA_SECONDS, SLOWEST_TRANSFER, Budget
-from keras_preempt.checkpoint.storage.objects import BucketObjects, Content, ObjectInfo
+from keras_preempt.checkpoint.storage.objects import BucketObjects, ObjectContent, ObjectInfo
 from keras_preempt.checkpoint.storage.overlap import Overlap, Overlaps
 from keras_preempt.checkpoint.storage.segmented_log import SegmentedLog
 from keras_preempt.checkpoint.storage.staging import StagedWriter, StagingDirectory
@@ -116,7 +116,7 @@ class BucketStore(Store):
         info: ObjectInfo | None = None
         failed: StoreUnavailable | None = None
         try:
-            info = bucket.put(probe, Content.of(_PROBE), budget, uncounted)
+            info = bucket.put(probe, ObjectContent.of(_PROBE), budget, uncounted)
             if not bucket.keeps_conditions:
                 failed = self._overwriting(probe, budget)
         except AlreadyExists as error:
@@ -144,7 +144,7 @@ class BucketStore(Store):
     def _overwriting(self, probe: str, budget: Budget) -> StoreUnavailable | None:
         """Returns an error if the service creates an object that exists, as old ones do that ignore conditions."""
         try:
-            self._bucket.put(probe, Content.of(_PROBE[::-1]), budget, uncounted)
+            self._bucket.put(probe, ObjectContent.of(_PROBE[::-1]), budget, uncounted)
         except (AlreadyExists, WriteUncertain):  # It was refused; what is there may not be readable.
             return None
         except StoreUnavailable as error:
@@ -179,7 +179,7 @@ class BucketStore(Store):
 
     def create(self, name: str, data: bytes) -> FileInfo:
         target = self._place.object_of(name)
-        self._bucket.put(target, Content.of(data), self._budget(len(data)), uncounted)
+        self._bucket.put(target, ObjectContent.of(data), self._budget(len(data)), uncounted)
         return FileInfo(name, len(data))
 
     @contextlib.contextmanager
@@ -198,7 +198,7 @@ class BucketStore(Store):
 
         def send() -> None:
             with file:
-                content = Content(file, writer.size, writer.crc32c)
+                content = ObjectContent(file, writer.size, writer.crc32c)
                 self._bucket.put(target, content, self._budget(writer.size), moved)
 
         if overlap is None:

@@ -22,7 +22,7 @@ from keras_preempt.checkpoint.storage import gcs_errors
 from keras_preempt.checkpoint.storage.budget import Budget
 from keras_preempt.checkpoint.storage.gcs_client import GcsBucket, info_of
 from keras_preempt.checkpoint.storage.gcs_retry import retry_within
-from keras_preempt.checkpoint.storage.objects import Content, ObjectInfo
+from keras_preempt.checkpoint.storage.objects import ObjectContent, ObjectInfo
 from keras_preempt.checkpoint.storage.store import Moved
 
 CHUNK = 16 << 20  # Bytes of one request of an upload.
@@ -39,7 +39,7 @@ _LOOKING_SHARE = 0.2  # of a short budget
 class GcsObjects(GcsBucket):
     """The same bucket, with what moves the bytes of its objects."""
 
-    def put(self, name: str, content: Content, budget: Budget, moved: Moved) -> ObjectInfo:
+    def put(self, name: str, content: ObjectContent, budget: Budget, moved: Moved) -> ObjectInfo:
         """Creates an object; `moved` is called after each request that succeeded.
 
         Raises `AlreadyExists` if the name is taken, `WriteUncertain` if it is not known whether the object is stored

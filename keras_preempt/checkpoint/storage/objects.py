@@ -24,7 +24,7 @@ class ObjectInfo:
 
 
 @dataclass(frozen=True)
-class Content:
+class ObjectContent:
     """What an object is to hold: all of an open file, whose size and crc32c are known."""
 
     file: IO[bytes]
@@ -32,7 +32,7 @@ class Content:
     crc32c: int
 
     @classmethod
-    def of(cls, data: bytes) -> Content:
+    def of(cls, data: bytes) -> ObjectContent:
         """Returns the same for bytes in memory."""
         return cls(BytesIO(data), len(data), google_crc32c.value(data))
 
@@ -75,7 +75,7 @@ class BucketObjects(Protocol):
     def folders(self, prefix: str, budget: Budget) -> ObjectNames:
         """Lists what follows `prefix` in names, up to the next '/'; folders may end with it."""
 
-    def put(self, name: str, content: Content, budget: Budget, moved: Moved) -> ObjectInfo:
+    def put(self, name: str, content: ObjectContent, budget: Budget, moved: Moved) -> ObjectInfo:
         """Creates an object in one piece; `moved` is called with the bytes that have arrived.
 
         Raises `AlreadyExists` if the name is taken, `WriteUncertain` if it is not known whether the object is stored

@@ -8,7 +8,6 @@ A deletion has no condition: it also removes what has replaced the object since 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,17 +24,17 @@ from keras_preempt.checkpoint.storage.objects import ObjectInfo, ObjectInfos, Ob
 from keras_preempt.checkpoint.storage.obstore_calls import CallLoop, Result
 from keras_preempt.checkpoint.storage.obstore_errors import (
     FAILURES,
+    CallFailure,
     CloudWords,
     Explaining,
-    Failure,
     ForeignAnswer,
-    is_passing,
 )
+from keras_preempt.checkpoint.storage.tcp_progress import UploadWatch
 
 TOKEN, CRC32C = "keraspreempttoken", "keraspreemptcrc32c"  # Azure takes letters and digits only.
 _CONNECT = 10.0  # seconds for a connection, at most
 _PAGE = 1000  # objects of a listing
-_SMALL = 1 << 20  # bytes; a smaller upload that is not answered is silent
+_SMALL = 256 << 10  # bytes; a smaller upload is over as soon as it begins
 _FOLDER = "hdi_isfolder"  # what Azure notes of a folder, where it has real ones
 _FIRST_REFUSALS = 3  # of credentials, before anything has succeeded: a person may be waiting for the error
 
@@ -89,7 +88,6 @@ class ObstoreBucket:
         self._loop = CallLoop()
         self._lock = threading.Lock()
         self._client: ObstoreClient | None = None
-        self._noticed_at = 0.0  # when the deadline was set
         self._has_succeeded = self._is_there = False
         self._refusals = 0  # of credentials
 
@@ -99,14 +97,17 @@ class ObstoreBucket:
         return self.service if client is None else client.endpoint
 
     def keep_to(self, deadline: float | None) -> None:
-        """Every call has its budget, which knows the deadline; only since when there is one is news."""
-        self._noticed_at = time.monotonic()
+        """Does nothing: every call has its budget, which knows the deadline."""
 
     def close(self) -> None:
         """Ends the thread, and lets go of the connections, which the library then closes."""
         with self._lock:
-            self._client = None
+            client, self._client = self._client, None
         self._loop.close()
+        if client is not None:
+            # The library drops what it holds of Python only when it is entered: an error, whose traceback holds the
+            # store and so its connections.
+            _ = client.store.prefix
 
     def stat(self, name: str, budget: Budget) -> ObjectInfo:
         """Raises `NotFound`."""
@@ -216,16 +217,17 @@ class ObstoreBucket:
 
     def once(self, request: ClientRequest[Result], budget: Budget, payload: int = 0) -> Result:
         """Makes a call; raises what the library raises, or `Silence`."""
-        begun, store = time.monotonic(), self._open().store
+        store = self._open().store
 
         def patience() -> float:
-            left = budget.left
-            if payload <= _SMALL:
-                return budget.timeout()[1] if left else 0.0
-            # The library does not tell how much of an upload has gone: half of the time is for another try.
-            return left + max(self._noticed_at - begun, 0.0) if left else 0.0
+            return budget.timeout()[1] if budget.left else 0.0
 
-        result = self._loop.make(lambda moved: request(store, moved), patience)
+        watch = UploadWatch() if payload > _SMALL else None
+        result = self._loop.make(
+            lambda moved: request(store, moved),
+            patience,
+            (lambda: False) if watch is None else watch.is_moving,
+        )
         self._has_succeeded = True
         return result
 
@@ -244,17 +246,17 @@ class ObstoreBucket:
                     and not failure.is_missing_bucket
                 ):
                     raise
-                if not self.may_pass(error, failure) or not next(pauses, False):
+                if not self.may_pass(failure) or not next(pauses, False):
                     raise self.unavailable(error, doing) from error
 
-    def failure_of(self, error: BaseException) -> Failure:
+    def failure_of(self, error: BaseException) -> CallFailure:
         """Returns what an error tells of a call on this bucket."""
-        return Failure.of(error, self.place.bucket)
+        return CallFailure.of(error, self.place.bucket)
 
-    def may_pass(self, error: BaseException, failure: Failure) -> bool:
+    def may_pass(self, failure: CallFailure) -> bool:
         """Returns whether to try again; new credentials are looked for if those at hand are refused."""
         if not (failure.of_credentials or failure.is_expired):
-            return is_passing(error, failure)
+            return failure.passes
         with self._lock:
             self._client = None  # The next one is made of the environment as it is then.
             self._refusals += 1

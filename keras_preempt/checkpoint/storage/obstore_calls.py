@@ -45,10 +45,16 @@ class CallLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: Callable[[], object] | None = None
 
-    def make(self, request: CallRequest[Result], patience: Callable[[], float]) -> Result:
+    def make(
+        self,
+        request: CallRequest[Result],
+        patience: Callable[[], float],
+        is_moving: Callable[[], bool] = lambda: False,
+    ) -> Result:
         """Makes a call; raises `Silence` when nothing has moved for `patience()` seconds, and what the call raises.
 
-        `patience` is asked again and again; a call is cut at once if it returns 0.
+        `patience` is asked again and again; a call is cut at once if it returns 0. So is `is_moving`, for calls that
+        cannot say themselves when something moves.
         """
         moved_at = time.monotonic()
 
@@ -59,12 +65,16 @@ class CallLoop:
         future = asyncio.run_coroutine_threadsafe(request(moved), self._running())
         try:
             while not wait([future], _LOOK).done:
+                if is_moving():
+                    moved()
                 silent, longest = time.monotonic() - moved_at, patience()
                 if silent >= longest:
                     raise Silence(f"no answer for {silent:.1f} s")
             return future.result()
         finally:
             future.cancel()
+            # It holds the error, whose traceback holds this frame: a circle that would keep connections open.
+            del future
 
     def close(self) -> None:
         """Ends the thread, and calls that are under way."""

@@ -60,7 +60,8 @@ _DETAIL = re.compile(r"<AuthenticationErrorDetail>([^<\n]*)")
 _REQUEST = re.compile(r"Error performing [A-Z]+ (\S+) in \S+ - ")
 _REASON = re.compile(r'(?:message|error): "([^"]+)"')
 _PREAMBLE = re.compile(
-    r"\A(?:Generic \w+ error: |Object at location .*? (?:not found|already exists): |The operation lacked .*? path .*?: )?"
+    r"\A(?:Generic \w+ error: |Object at location .*? (?:not found|already exists): "
+    r"|The operation lacked .*? path .*?: )?"
     r"(?:Error performing \w+ request: )?(?:Bulk delete request failed for key .*?: )?"
 )
 _TRAILER = re.compile(r" \(code: \d{3}\)\Z")
@@ -86,10 +87,11 @@ class CloudWords:
 
 
 @dataclass(frozen=True)
-class Failure:
+class CallFailure:
     """What is known of a failed call.
 
     Attributes:
+        kind: The class of what the call has raised; the error itself would hold what holds this.
         status: The HTTP status of the answer; None if there was none.
         code: The service's own word for it; empty if it gave none.
         told: What happened, in a few words.
@@ -97,6 +99,7 @@ class Failure:
         left: Whether the request may have reached the service.
     """
 
+    kind: type[BaseException]
     status: int | None
     code: str
     told: str
@@ -104,7 +107,7 @@ class Failure:
     left: bool
 
     @classmethod
-    def of(cls, error: BaseException, bucket: str) -> Failure:
+    def of(cls, error: BaseException, bucket: str) -> CallFailure:
         """Returns what an error tells of a call on the bucket."""
         text, _, structure = str(error).partition("\n\nDebug source:")
         request = _REQUEST.search(text)
@@ -113,12 +116,43 @@ class Failure:
         provider = "credential provider" in text or isinstance(error, NoProfile)
         status, code = _STATUS.search(text), _CODE.search(text)
         return cls(
+            type(error),
             None if status is None else int(status[1] or status[2]),
             "" if code is None else code[1].strip(),
             _told(error, text, structure),
             elsewhere or provider,
             not (elsewhere or provider or "kind: Connect," in structure or "kind: Builder" in structure),
         )
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether a create was refused because of what is or was there: perhaps by a request of ours."""
+        taken = issubclass(self.kind, (AlreadyExistsError, PreconditionError))
+        return taken and not self.is_locked and not self.is_missing_bucket
+
+    @property
+    def passes(self) -> bool:
+        """Whether the call may succeed when it is made again; credentials are another matter."""
+        if self.of_credentials or self.is_expired:
+            return False
+        if issubclass(self.kind, (Silence, ForeignAnswer)) or self.code in _PASSING_CODES:
+            return True
+        if self.status is not None:
+            return self.status in _PASSING
+        if issubclass(self.kind, (InvalidPathError, ValueError, NoProfile)) or "redirect" in self.told:
+            return False
+        return "builder error" not in self.told
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether a write may have taken effect nevertheless."""
+        return self.left and self.passes
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether a write may still take effect later: the service has not answered it."""
+        # Those answers come from a proxy in front of the service, and say nothing about the service itself.
+        return self.is_uncertain and self.status in (None, 408, 502, 504)
 
     @property
     def is_missing_bucket(self) -> bool:
@@ -162,39 +196,6 @@ def _told(error: BaseException, text: str, structure: str) -> str:
     return " ".join(told.split()).rstrip(".: ") or type(error).__name__
 
 
-def is_taken(error: BaseException, failure: Failure) -> bool:
-    """Whether a create was refused because of what is or was there: perhaps by a request of ours."""
-    return (
-        isinstance(error, (AlreadyExistsError, PreconditionError))
-        and not failure.is_locked
-        and not failure.is_missing_bucket
-    )
-
-
-def is_passing(error: BaseException, failure: Failure) -> bool:
-    """Whether the failed call may succeed when it is made again; credentials are another matter."""
-    if failure.of_credentials or failure.is_expired:
-        return False
-    if isinstance(error, (Silence, ForeignAnswer)) or failure.code in _PASSING_CODES:
-        return True
-    if failure.status is not None:
-        return failure.status in _PASSING
-    if isinstance(error, (InvalidPathError, ValueError, NoProfile)) or "redirect" in failure.told:
-        return False
-    return "builder error" not in failure.told
-
-
-def may_have_happened(error: BaseException, failure: Failure) -> bool:
-    """Whether the failed write may have taken effect nevertheless."""
-    return failure.left and is_passing(error, failure)
-
-
-def may_still_happen(error: BaseException, failure: Failure) -> bool:
-    """Whether the failed write may still take effect later: the service has not answered it."""
-    # Those answers come from a proxy in front of the service, and say nothing about the service itself.
-    return may_have_happened(error, failure) and failure.status in (None, 408, 502, 504)
-
-
 @dataclass(frozen=True)
 class Explaining:
     """Where a call was made, for the messages of its errors."""
@@ -206,7 +207,7 @@ class Explaining:
 
     def unavailable(self, error: BaseException, doing: str) -> StoreUnavailable:
         """Returns the error to raise for what a call has raised while `doing` something, as "create 'run.json'"."""
-        failure = Failure.of(error, self.bucket)
+        failure = CallFailure.of(error, self.bucket)
         status = "" if failure.status is None or str(failure.status) in failure.told else f"{failure.status} "
         code = "" if not failure.code or failure.code in failure.told else f"{failure.code}: "
         return StoreUnavailable(
@@ -214,7 +215,7 @@ class Explaining:
             f"{self._cure(error, failure, doing)}"
         )
 
-    def _cure(self, error: BaseException, failure: Failure, doing: str) -> str:
+    def _cure(self, error: BaseException, failure: CallFailure, doing: str) -> str:
         words, told = self.words, failure.told.lower()
         if isinstance(error, NoProfile):
             return words.login

@@ -22,15 +22,9 @@ from obstore.exceptions import PreconditionError
 
 from keras_preempt.checkpoint.errors import AlreadyExists, NotFound, StoreUnavailable, WriteUncertain
 from keras_preempt.checkpoint.storage.budget import Budget
-from keras_preempt.checkpoint.storage.objects import Content, ObjectInfo
+from keras_preempt.checkpoint.storage.objects import ObjectContent, ObjectInfo
 from keras_preempt.checkpoint.storage.obstore_bucket import CRC32C, TOKEN, ObstoreBucket
-from keras_preempt.checkpoint.storage.obstore_errors import (
-    FAILURES,
-    ForeignAnswer,
-    is_taken,
-    may_have_happened,
-    may_still_happen,
-)
+from keras_preempt.checkpoint.storage.obstore_errors import FAILURES, ForeignAnswer
 from keras_preempt.checkpoint.storage.store import Moved
 
 _PIECE = 1 << 20  # bytes of a read after which it is known to move
@@ -41,7 +35,7 @@ _LOOKING_SHARE = 0.2  # of a short budget
 class ObstoreObjects(ObstoreBucket):
     """The same bucket, with what moves the bytes of its objects."""
 
-    def put(self, name: str, content: Content, budget: Budget, moved: Moved) -> ObjectInfo:
+    def put(self, name: str, content: ObjectContent, budget: Budget, moved: Moved) -> ObjectInfo:
         """Creates an object in one request, as often as it takes; `moved` is called at the end.
 
         Raises `AlreadyExists` if the name is taken, `WriteUncertain` if it is not known whether the object is stored
@@ -81,7 +75,7 @@ class ObstoreObjects(ObstoreBucket):
 class _Creation:
     """The creation of one object, with as many tries as it takes."""
 
-    def __init__(self, bucket: ObstoreBucket, name: str, content: Content, budget: Budget) -> None:
+    def __init__(self, bucket: ObstoreBucket, name: str, content: ObjectContent, budget: Budget) -> None:
         self._bucket, self._name, self._content = bucket, name, content
         self._budget = budget
         self._writing = budget.ending_before(min(_LOOKING, _LOOKING_SHARE * budget.left))
@@ -99,10 +93,10 @@ class _Creation:
                 raise
             except FAILURES as error:
                 failure = self._bucket.failure_of(error)
-                self._perhaps_stored = self._perhaps_stored or may_have_happened(error, failure)
-                self._in_flight = self._in_flight or may_still_happen(error, failure)
-                taken = is_taken(error, failure)
-                if not taken and self._bucket.may_pass(error, failure) and next(pauses, False):
+                self._perhaps_stored = self._perhaps_stored or failure.is_uncertain
+                self._in_flight = self._in_flight or failure.is_in_flight
+                taken = failure.is_taken
+                if not taken and self._bucket.may_pass(failure) and next(pauses, False):
                     continue
                 if (taken or self._perhaps_stored) and (found := self._stored(error)) is not None:
                     return found
@@ -147,7 +141,7 @@ class _Creation:
         )
 
 
-def _memory_of(content: Content) -> Any:
+def _memory_of(content: ObjectContent) -> Any:
     """Returns all of a content for the library, which sends it in one piece; a file is not read into memory."""
     if isinstance(content.file, BytesIO):
         return content.file.getvalue()

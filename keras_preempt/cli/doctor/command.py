@@ -114,8 +114,9 @@ def doctor(ctx: click.Context, /, as_json: bool, directory: str | None, workers:
       srun keras-preempt doctor /shared/run -- python train.py
       keras-preempt doctor gs://bucket/run --json -- sh -c 'exec python train.py'
 
-    DIR is what the callback is given: a path, or gs://bucket/prefix. On a cluster, start this instead of the job,
-    on all workers: by TF_CONFIG, KERAS_DISTRIBUTION_*, Slurm's variables or JobSet's they look for each other.
+    DIR is what the callback is given: a path, or a bucket's gs://, s3:// or az:// URL. On a cluster, start this instead
+    of the job, on all workers: by TF_CONFIG, KERAS_DISTRIBUTION_*, Slurm's variables or JobSet's they look for each
+    other.
 
     \b
     Exit codes:

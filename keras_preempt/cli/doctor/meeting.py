@@ -210,7 +210,7 @@ class Meeting:
                 f"Worker {self.job.index} and {names} do not see each other's files in {self.url}, after "
                 f"{self.patience:g} s.{there}",
                 "Pass a path on a file system that all workers have mounted (not /tmp, not a machine's own disk), or "
-                "gs://bucket/prefix. Start the doctor on all workers at once, as the job is started (or pass a longer "
+                "the URL of a bucket. Start the doctor on all workers at once, as the job is started (or pass a longer "
                 "--wait).",
             )
         if self.job.addresses and unreached:

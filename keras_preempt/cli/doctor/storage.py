@@ -68,7 +68,7 @@ def _check_durable(findings: Findings, url: str, path: Path, platform: Platform)
     names = platform.name.split("+")
     is_taken_back = names != [GENERIC_NAME]
     elsewhere = (
-        "Pass a path on a disk or shared file system that outlives the machine, or gs://bucket/prefix."
+        "Pass a path on a disk or shared file system that outlives the machine, or the URL of a bucket."
     )
     if "kubernetes" in names:
         elsewhere += " In a pod: mount a persistent volume there."

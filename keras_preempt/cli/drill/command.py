@@ -157,8 +157,8 @@ class _Options:
 @click.option(
     "--keep",
     metavar="DIR",
-    help="Keep both runs' checkpoints in DIR: a path, or gs://bucket/prefix; new or empty. Else they are in a "
-    "temporary directory and removed.",
+    help="Keep both runs' checkpoints in DIR: a path, or a bucket's gs://, s3:// or az:// URL; new or empty. Else "
+    "they are in a temporary directory and removed.",
 )
 @json_option(
     "Write the verdict to standard output as one JSON object, and everything else to standard error."

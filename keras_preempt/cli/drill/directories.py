@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class RunDirectories:
-    """A path, or a place such as ``gs://bucket/prefix``, below which each run gets a directory of its own."""
+    """A place, a path or the URL of a bucket, below which each run gets a directory of its own."""
 
     def __init__(self, place: str) -> None:
         self._place = place.rstrip("/")

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import boto3
+from azure.storage.blob import BlobServiceClient
+
 from keras_preempt.checkpoint.storage.azure import AzureBucketStore
 from keras_preempt.checkpoint.storage.bucket import BucketStore
 from keras_preempt.checkpoint.storage.gcs import GcsStore
@@ -17,6 +20,7 @@ from keras_preempt.checkpoint.storage.s3 import S3BucketStore
 from keras_preempt.checkpoint.storage.store import Buffer, Store
 from keras_preempt.testing import FakeAzure, FakeGcs, FakeS3
 from keras_preempt.testing.buckets.fake import FakeBucket
+from tests.testing.emulators import azurite_endpoint, moto_endpoint
 
 LARGE = (17 << 20) + 12345  # bytes: three chunks of an upload, four ranges of a download
 LONG = 9 << 20  # bytes: more than goes up or down in one request
@@ -34,6 +38,35 @@ def fake_bucket(scheme: str, **options: Any) -> Iterator[Any]:
         mock.patch.dict(os.environ, fake.environment()),
     ):
         yield fake
+
+
+@contextlib.contextmanager
+def emulated_bucket(name: str) -> Iterator[str]:
+    """Runs "moto" or "azurite" with a bucket to which the environment leads; yields the bucket's URL."""
+    if name == "moto":
+        with (
+            moto_endpoint() as endpoint,
+            mock.patch.dict(os.environ, {**_MOTO, "AWS_ENDPOINT_URL": endpoint}),
+        ):
+            client = boto3.client("s3", endpoint_url=endpoint)
+            client.create_bucket(Bucket="bucket")
+            client.close()
+            yield "s3://bucket"
+        return
+    account, key = FakeAzure.account, FakeAzure.account_key
+    with azurite_endpoint(account, key) as endpoint:
+        variables = {"ACCOUNT_NAME": account, "ACCOUNT_KEY": key, "ENDPOINT": endpoint}
+        named = {f"AZURE_STORAGE_{part}": value for part, value in variables.items()}
+        with (
+            mock.patch.dict(os.environ, named),
+            BlobServiceClient(endpoint, credential=key, api_version="2025-11-05") as client,
+        ):
+            client.create_container("bucket")
+            yield "az://bucket"
+
+
+_MOTO = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+_MOTO["AWS_DEFAULT_REGION"] = _MOTO["AWS_REGION"]
 
 
 def scheme_of(fake: FakeBucket) -> str:

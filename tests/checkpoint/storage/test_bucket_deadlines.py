@@ -111,6 +111,20 @@ def test_a_request_that_hangs_when_notice_comes_is_tried_again_in_time(
     assert fake.content("bucket", "run/a") == data
 
 
+@pytest.mark.parametrize("scheme", ["s3", "az"])
+def test_a_slow_upload_that_moves_is_not_cut(scheme: str, tmp_path: Path) -> None:
+    """It takes more than half of the time that is left, and nothing is sent again."""
+    with fake_bucket(scheme, bytes_per_second=2e6) as fake:
+        store = new_store(fake, tmp_path)
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(write, store, "a", bytes(12_000_000))
+            wait_until(lambda: len(fake.requests) == 1)
+            store.deadline = time.monotonic() + 9
+            done.result(30)
+        assert [request.method for request in fake.requests] == ["PUT"]
+        store.close()
+
+
 def test_after_the_end_no_thread_and_no_connection_is_left(fake: FakeBucket, tmp_path: Path) -> None:
     before, sockets = set(threading.enumerate()), _sockets()
     store = new_store(fake, tmp_path)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from keras_preempt.checkpoint.layout import attempt_directory, attempt_name
 from keras_preempt.checkpoint.reader import load, verify
 from keras_preempt.checkpoint.retention import Retention
 from keras_preempt.checkpoint.storage.local import LocalStore
+from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.checkpoint.storage.store import FileInfo, Store
 from tests.checkpoint.builders import (
     commit_parts,
@@ -27,11 +30,22 @@ from tests.checkpoint.builders import (
 )
 from tests.checkpoint.campaign_store import MemoryStore
 from tests.checkpoint.round_table import together
-from tests.checkpoint.storage.buckets import FAKES, fake_bucket, new_store, write
+from tests.checkpoint.storage.buckets import FAKES, emulated_bucket, fake_bucket, new_store, write
 from tests.checkpoint.storage.test_store import HOSTILE, operations_on
 
+EMULATORS = ("moto", "azurite")
 
-@pytest.fixture(params=["memory", "local", "no hard links", *FAKES, *(f"whole {scheme}" for scheme in FAKES)])
+
+@pytest.fixture(
+    params=[
+        "memory",
+        "local",
+        "no hard links",
+        *FAKES,
+        *(f"whole {scheme}" for scheme in FAKES),
+        *(pytest.param(name, marks=pytest.mark.chaos) for name in EMULATORS),
+    ]
+)
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     if request.param == "memory":  # the one of the campaign: what it shows must hold for the others
         monkeypatch.setattr(MemoryStore, "file_size", lambda self, total: 1 << 20)
@@ -39,6 +53,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         return
     if request.param == "no hard links":
         refuse_links(monkeypatch)
+    if request.param in EMULATORS:
+        run = secrets.token_hex(8)  # moto keeps what other tests have stored.
+        with emulated_bucket(request.param) as url, closing(open_store(f"{url}/some/{run}")) as made:
+            made.prepare()
+            yield made
+        return
     scheme = request.param.split()[-1]
     if scheme not in FAKES:
         made: Store = LocalStore(tmp_path / "new" / "run")
