@@ -59,13 +59,21 @@ class _Options:
     grace: float | None
     save_every: str | None
     memory_every: str | None
-    faults: str | None
+    gcs_faults: str | None
+    s3_faults: str | None
+    azure_faults: str | None
     isolate: bool
     twice: bool
     timeout: float
     keep: str | None
     restart_codes: tuple[int, ...]
     command: tuple[str, ...]
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """The mixes of faults that are asked for, by the services to whose buckets they happen."""
+        asked = {"gcs": self.gcs_faults, "s3": self.s3_faults, "azure": self.azure_faults}
+        return {service: mix for service, mix in asked.items() if mix is not None}
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -121,11 +129,19 @@ class _Options:
 )
 @click.option(
     "--gcs-faults",
-    "faults",
     type=click.Choice(list(MIXES)),
     metavar="MIX",
     help=f"Keep the checkpoints in a fake bucket (gs://) of the drill's own, a tenth of whose requests fails in the "
     f"preempted run: {', '.join(MIXES)}.",
+)
+@click.option(
+    "--s3-faults", type=click.Choice(list(MIXES)), metavar="MIX", help="The same with a bucket of S3 (s3://)."
+)
+@click.option(
+    "--azure-faults",
+    type=click.Choice(list(MIXES)),
+    metavar="MIX",
+    help="The same with a container of Azure (az://).",
 )
 @click.option(
     "--isolate",
@@ -199,8 +215,8 @@ def drill(as_json: bool, **values: Any) -> int:
     try:
         with contextlib.ExitStack() as stack:
             bucket = None
-            if options.faults is not None:
-                bucket = stack.enter_context(drill_bucket(options.faults, seed))
+            for service, mix in options.faults.items():
+                bucket = stack.enter_context(drill_bucket(service, mix, seed))
             directories = stack.enter_context(run_directories(options.keep, bucket))
             scratch = stack.enter_context(scratch_directory("drill")).resolve()
             trainer = Trainer(
@@ -279,9 +295,14 @@ def _check_combinations(options: _Options) -> None:
         raise click.UsageError(
             "Expected --kill or --grace. Received: both, and a kill comes without a grace period. Leave one out."
         )
-    if options.faults is not None and options.keep is not None:
+    given = [f"--{service}-faults" for service in options.faults]
+    if len(given) > 1:
         raise click.UsageError(
-            "Expected --gcs-faults or --keep. Received: both, and the bucket with faults ends with the drill. "
+            f"Expected faults in one bucket. Received: {' and '.join(given)}. Leave all but one out."
+        )
+    if given and options.keep is not None:
+        raise click.UsageError(
+            f"Expected {given[0]} or --keep. Received: both, and the bucket with faults ends with the drill. "
             "Leave one out."
         )
     if options.save_every is not None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,7 +21,7 @@ from keras_preempt.cli.options import store_of
 from keras_preempt.process.words import some
 
 if TYPE_CHECKING:
-    from keras_preempt.testing import FakeGcs, Faults
+    from keras_preempt.testing import FakeAzure, FakeGcs, FakeS3, Faults
 
 
 class RunDirectories:
@@ -61,17 +61,20 @@ def run_directories(keep: str | None, bucket: DrillBucket | None = None) -> Iter
 
 
 MIXES: Mapping[str, tuple[str, ...]] = {
-    "errors": ("429", "500", "503"),
+    "errors": ("409", "429", "500", "503"),
     "resets": ("reset", "truncated"),
     "lost-responses": ("lost-response",),
     "stalls": ("stall",),
     "corruption": ("corrupted", "corrupted-upload"),
     "all": (
-        *("429", "500", "503", "reset", "truncated", "lost-response", "stall"),
+        *("409", "429", "500", "503", "reset", "truncated", "lost-response", "stall"),
         *("corrupted", "corrupted-upload"),
     ),
 }
-"""The faults of each mix, by its name; docs/testing.md says what each kind does."""
+"""The faults of each mix, by its name; docs/testing.md says what each kind does, and on which service it happens."""
+
+FAKES: Mapping[str, str] = {"gcs": "gs", "s3": "s3", "azure": "az"}
+"""The services of which a drill can bring up a fake bucket, each with its scheme."""
 
 RATE = 0.1
 """The fraction of all requests that meet a fault."""
@@ -85,38 +88,43 @@ _BUCKET = "drill"
 class DrillBucket:
     """A running fake bucket, at `place`, whose requests meet faults between `begin_faults` and `end_faults`."""
 
-    place: ClassVar[str] = f"gs://{_BUCKET}"
-    _gcs: FakeGcs
+    place: str
+    _fake: FakeGcs | FakeS3 | FakeAzure
     _faults: Faults
 
     def begin_faults(self) -> None:
-        self._gcs.faults = self._faults
+        self._fake.faults = self._faults
 
     def end_faults(self) -> None:
-        self._gcs.faults = replace(self._faults, rate=0.0)
+        self._fake.faults = replace(self._faults, rate=0.0)
 
     def summary(self) -> str:
-        requests = self._gcs.requests
+        requests = self._fake.requests
         met = Counter(request.fault for request in requests if request.fault is not None)
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(met.items()))
         return f"{sum(met.values())} of {len(requests)} requests to the bucket met a fault: {kinds or 'none'}"
 
 
 @contextlib.contextmanager
-def drill_bucket(mix: str, seed: int) -> Iterator[DrillBucket]:
-    """Runs a bucket to which ``gs://`` leads in this process and in the workers that it starts."""
-    from keras_preempt.testing import FakeGcs, Faults  # Other drills have no use for the fake.
+def drill_bucket(service: str, mix: str, seed: int) -> Iterator[DrillBucket]:
+    """Runs a bucket of a service, one of `FAKES`, to which its scheme leads in this process and in its workers."""
+    from keras_preempt.testing import (
+        FakeAzure,
+        FakeGcs,
+        FakeS3,
+        Faults,
+    )  # Other drills have no use for the fakes.
 
     faults = Faults(seed=seed, rate=RATE, kinds=MIXES[mix], stall_seconds=STALL_SECONDS)
-    with FakeGcs(buckets=(_BUCKET,)) as gcs:
-        before = dict(os.environ)
-        os.environ.update(gcs.environment())
+    with {"gcs": FakeGcs, "s3": FakeS3, "azure": FakeAzure}[service](buckets=(_BUCKET,)) as fake:
+        before, variables = dict(os.environ), fake.environment()
+        os.environ.update(variables)
         try:
-            yield DrillBucket(gcs, faults)
+            yield DrillBucket(f"{FAKES[service]}://{_BUCKET}", fake, faults)
         finally:
-            for name in gcs.environment():
+            for name in variables:
                 os.environ.pop(name, None)
-            os.environ.update({name: before[name] for name in gcs.environment() if name in before})
+            os.environ.update({name: before[name] for name in variables if name in before})
 
 
 MOST_FILES = 20_000

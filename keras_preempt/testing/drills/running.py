@@ -38,6 +38,8 @@ def drill(
     save_every: int | str | None = None,
     memory_every: int | str | None = None,
     gcs_faults: str | None = None,
+    s3_faults: str | None = None,
+    azure_faults: str | None = None,
     isolate: bool = False,
     twice: bool = False,
     seed: int | None = None,
@@ -69,6 +71,8 @@ def drill(
         memory_every: Replaces `memory_every` of the script; with `kill` and several workers, what the killed one has
             in memory goes with it.
         gcs_faults: A mix of faults, such as "all", for a fake bucket that takes the place of the directory.
+        s3_faults: The same for a bucket of S3.
+        azure_faults: The same for a container of Azure.
         isolate: Whether each run gets a copy of the working directory.
         twice: Whether to train undisturbed once more if the results differ.
         seed: Chooses steps and workers; None draws one, which the verdict has.
@@ -108,6 +112,8 @@ def drill(
         "save-every": save_every,
         "memory-every": memory_every,
         "gcs-faults": gcs_faults,
+        "s3-faults": s3_faults,
+        "azure-faults": azure_faults,
     }
     options |= {"isolate": isolate, "twice": twice, "seed": seed, "timeout": timeout, "keep": kept}
     options["restart-code"] = restart_codes

@@ -97,6 +97,7 @@ class FakeS3(FakeBucket):
         access_key, secret = next(iter(self.credentials.items()))
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ENDPOINT_URL_S3": self.endpoint,  # Which counts before the other one.
             "AWS_ALLOW_HTTP": "true",
             "AWS_ACCESS_KEY_ID": access_key,
             "AWS_SECRET_ACCESS_KEY": secret,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import subprocess
@@ -11,44 +12,53 @@ from pathlib import Path
 
 import pytest
 
-from keras_preempt.cli.drill.directories import MIXES, drill_bucket
+from keras_preempt.cli.drill.directories import FAKES, MIXES, DrillBucket, drill_bucket
 from keras_preempt.testing import FAULT_KINDS
+from keras_preempt.testing.gcs.fake import QUIET_CLIENT
 from tests.cli.drill.test_command import TRAIN
 from tests.cli.launched import ENV, command_line
 
-_LISTING = "/storage/v1/b/drill/o?prefix="
+VARIABLES = {"gcs": "STORAGE_EMULATOR_HOST", "s3": "AWS_ENDPOINT_URL", "azure": "AZURE_STORAGE_ENDPOINT"}
+SERVICES = list(FAKES)
 
 
-def statuses(count: int) -> set[int]:
+def statuses(bucket: DrillBucket, service: str, count: int) -> set[int | None]:
     """Lists the bucket, each time another prefix; returns the statuses of the answers."""
-    found = set()
+    before = len(bucket._fake.requests)
+    url = os.environ[VARIABLES[service]]
     for number in range(count):
-        url = f"{os.environ['STORAGE_EMULATOR_HOST']}{_LISTING}{number}"
-        try:
-            with urllib.request.urlopen(url, timeout=30) as answer:
-                found.add(answer.status)
-        except urllib.error.HTTPError as error:
-            found.add(error.code)
-            error.close()
-    return found
+        if service == "gcs":
+            place = f"{url}/storage/v1/b/drill/o?prefix={number}"
+        else:
+            place = f"{url}/drill?restype=container&comp=list&list-type=2&prefix={number}"
+        with contextlib.suppress(urllib.error.HTTPError):
+            urllib.request.urlopen(place, timeout=30).close()
+    return {request.status for request in bucket._fake.requests[before:]}
 
 
+@pytest.mark.parametrize("service", SERVICES)
 def test_requests_fail_between_the_beginning_and_the_end_of_the_faults(
-    monkeypatch: pytest.MonkeyPatch,
+    service: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "another")
-    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
-    with drill_bucket("errors", seed=1) as bucket:
-        assert bucket.place == "gs://drill"
-        assert statuses(60) == {200}
+    variable = VARIABLES[service]
+    monkeypatch.setenv(variable, "another")
+    for other in ("GOOGLE_CLOUD_PROJECT", "AWS_REGION", "AZURE_STORAGE_ACCOUNT_KEY"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.delenv(*QUIET_CLIENT, raising=False)  # A fake of Google's leaves it behind.
+    before = dict(os.environ)
+    with drill_bucket(service, "errors", seed=1) as bucket:
+        assert bucket.place == f"{FAKES[service]}://drill"
+        # Without credentials; an error that is due comes before the look at them.
+        fine = {"gcs": {200}, "s3": {403}, "azure": {401}}[service]
+        assert statuses(bucket, service, 120) == fine
         bucket.begin_faults()
-        assert statuses(60) == {200, 429, 500, 503}
+        assert statuses(bucket, service, 120) == {*fine, 429, 500, 503}
         bucket.end_faults()
-        assert statuses(60) == {200}
-        assert "of 180 requests to the bucket met a fault: " in bucket.summary()
+        assert statuses(bucket, service, 120) == fine
+        assert "of 360 requests to the bucket met a fault: " in bucket.summary()
         assert " 503" in bucket.summary()
-    assert os.environ["STORAGE_EMULATOR_HOST"] == "another"
-    assert "GOOGLE_CLOUD_PROJECT" not in os.environ
+    assert os.environ[variable] == "another"
+    assert {name: value for name, value in os.environ.items() if name not in QUIET_CLIENT} == before
 
 
 def test_every_mix_consists_of_known_faults_and_the_last_has_all() -> None:

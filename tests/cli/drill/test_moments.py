@@ -113,8 +113,9 @@ def test_the_start_after_the_last_preemption_outlives_the_grace_period_of_that_o
 
 
 @pytest.mark.chaos  # Each process imports the storage client, for seconds; test_directories.py does not.
-def test_a_bucket_with_faults_is_brought_up_for_the_script(tmp_path):
-    told = drill("--gcs-faults", "errors", "--seed", "3", tmp=tmp_path).stdout
+@pytest.mark.parametrize("service", ["gcs", "s3", "azure"])
+def test_a_bucket_with_faults_is_brought_up_for_the_script(service, tmp_path):
+    told = drill(f"--{service}-faults", "errors", "--seed", "3", tmp=tmp_path).stdout
     assert re.search(r"^[1-9]\d* of \d+ requests to the bucket met a fault: .*(429|500|503)", told, re.M)
     assert list(tmp_path.iterdir()) == []
 
@@ -138,6 +139,8 @@ def test_workers_that_each_train_a_model_of_their_own_are_no_verdict():
         (("--save-every", "often"), "--save-every: Expected save_every to be a positive number of steps"),
         (("--gcs-faults", "rain"), "--gcs-faults"),
         (("--gcs-faults", "all", "--keep", "x"), "the bucket with faults ends with the drill"),
+        (("--azure-faults", "all", "--keep", "x"), "Expected --azure-faults or --keep"),
+        (("--gcs-faults", "all", "--s3-faults", "all"), "Received: --gcs-faults and --s3-faults."),
     ],
 )
 def test_options_that_make_no_sense_are_one_line_and_nothing_is_trained(options, message):
