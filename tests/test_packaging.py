@@ -226,7 +226,7 @@ def locked() -> dict[str, set[Version]]:
 @pytest.mark.parametrize("extra", ["dev", "docs", "examples", "tensorflow"])
 def test_what_make_setup_installs_is_locked(extra: str) -> None:
     asked = extras()
-    assert set(asked) == {"tensorflow", "tpu", "jax", "examples", "dev", "torch", "docs"}
+    assert set(asked) == {"tensorflow", "tpu", "jax", "s3", "azure", "examples", "dev", "torch", "docs"}
     assert asked[extra]
     for requirement in asked[extra]:
         versions = locked().get(canonicalize_name(requirement.name), set())

@@ -47,7 +47,7 @@ def test_preemptions_and_failures_are_counted_apart(
         (["drill", "--workers", "2"], "Expected a command after '--'"),
         (["drill", "--preempt", "0", "--", "python"], "--preempt"),
         (["report"], "Missing argument 'DIR'"),
-        (["report", "s3://bucket/run"], "'s3://' is not known"),
+        (["report", "oss://bucket/run"], "'oss://' is not known"),
         (["report", "gs:/bucket/run"], "a slash is missing"),
         (["report", "run", "--html"], "requires an argument"),
         (["report", "run", "--svg"], "No such option"),

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("everything_is_given_back")
         ({"directory": "gs://Bucket/run"}, "lower-case"),
         ({"directory": "gs://bucket/../run"}, "normal form"),
         ({"directory": Path("gs://bucket/run")}, "as a string"),
-        ({"directory": "s3://bucket/run"}, "scheme"),
+        ({"directory": "oss://bucket/run"}, "scheme"),
         ({"max_to_keep": 0}, "max_to_keep .* at least 1"),
         ({"max_to_keep": True}, "max_to_keep"),
         ({"max_to_keep": 1.5}, "max_to_keep"),

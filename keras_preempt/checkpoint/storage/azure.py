@@ -13,8 +13,8 @@ from obstore.store import AzureStore
 
 from keras_preempt.checkpoint.storage.bucket import CONNECTIONS, BucketStore
 from keras_preempt.checkpoint.storage.bucket_place import BucketPlace
-from keras_preempt.checkpoint.storage.obstore_bucket import NO_RETRIES, ObstoreClient, client_options
-from keras_preempt.checkpoint.storage.obstore_errors import CloudWords, NoProfile
+from keras_preempt.checkpoint.storage.obstore_bucket import ObstoreClient, client_options, made_of_environment
+from keras_preempt.checkpoint.storage.obstore_errors import BadEnvironment, CloudWords
 from keras_preempt.checkpoint.storage.obstore_transfer import ObstoreObjects
 
 _CONTAINER = r"([a-z0-9](?:-?[a-z0-9]){2,62})"
@@ -100,15 +100,15 @@ def _connect(place: AzurePlace) -> ObstoreClient:
         config["account_name"] = place.account
         config.setdefault("endpoint", f"https://{place.account}.blob.{place.suffix}")
     if "account_name" not in config:
-        raise NoProfile(
+        raise BadEnvironment(
             "no name of a storage account, which AZURE_STORAGE_ACCOUNT_NAME or an abfss:// URL gives"
         )
     endpoint = config.setdefault("endpoint", f"https://{config['account_name']}.blob.core.windows.net")
-    store = AzureStore(
+    store = made_of_environment(
+        AzureStore,
         place.bucket,
-        config=config,  # type: ignore[arg-type]
+        config=config,
         client_options=client_options(endpoint),
-        retry_config=NO_RETRIES,
     )
     return ObstoreClient(store, endpoint)
 

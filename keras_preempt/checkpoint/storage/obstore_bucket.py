@@ -7,6 +7,7 @@ A deletion has no condition: it also removes what has replaced the object since 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from keras_preempt.checkpoint.storage.objects import ObjectInfo, ObjectInfos, Ob
 from keras_preempt.checkpoint.storage.obstore_calls import CallLoop, Result
 from keras_preempt.checkpoint.storage.obstore_errors import (
     FAILURES,
+    BadEnvironment,
     CallFailure,
     CloudWords,
     Explaining,
@@ -39,12 +41,8 @@ _FOLDER = "hdi_isfolder"  # what Azure notes of a folder, where it has real ones
 _FIRST_REFUSALS = 3  # of credentials, before anything has succeeded: a person may be waiting for the error
 
 
-NO_RETRIES: Any = {"max_retries": 0}
-"""What a store of the library is told: retries are made here, where the deadline is known."""
-
-
 def client_options(endpoint: str, certificates: str | None = None) -> Any:
-    """Returns the library's options for a server; `certificates` is the path of those that it may show beside others.
+    """Returns the library's options for a server; `certificates` is a variable that may name a file of more of them.
 
     Calls are cut here, by their budgets, and not by the library's own timeouts, which end large transfers.
     """
@@ -53,9 +51,26 @@ def client_options(endpoint: str, certificates: str | None = None) -> Any:
         "connect_timeout": timedelta(seconds=_CONNECT),
         "allow_http": endpoint.startswith("http://"),
     }
-    if certificates:
-        options["root_certificate"] = Path(certificates).read_bytes()
+    if certificates is not None and (path := os.environ.get(certificates)):
+        try:
+            options["root_certificate"] = Path(path).read_bytes()
+        except OSError as error:
+            raise BadEnvironment(
+                f"{certificates}={path} ({error.strerror or error})", f"Correct {certificates}."
+            ) from error
     return options
+
+
+def made_of_environment(kind: Callable[..., Any], bucket: str, **options: Any) -> Any:
+    """Returns a store of the library, which takes from the environment what is not among the options.
+
+    It makes no retries: they are made here, where the deadline is known.
+    """
+    try:
+        return kind(bucket, retry_config={"max_retries": 0}, **options)
+    except (BaseError, OSError, ValueError) as error:
+        told = str(error).partition("\n\n")[0].strip().rstrip(".")
+        raise BadEnvironment(told, "Correct the variables AWS_* or AZURE_* of the environment.") from error
 
 
 @dataclass(frozen=True)

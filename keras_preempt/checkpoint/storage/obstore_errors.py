@@ -19,11 +19,15 @@ class ForeignAnswer(Exception):
     """Something other than the service has answered, or the service without what was asked for."""
 
 
-class NoProfile(Exception):
-    """There are no credentials where the environment says that they are."""
+class BadEnvironment(Exception):
+    """The environment does not lead to the bucket; `cure` says what to do, None for what gives credentials."""
+
+    def __init__(self, received: str, cure: str | None = None) -> None:
+        super().__init__(received)
+        self.cure = cure
 
 
-FAILURES = (BaseError, OSError, ValueError, Silence, ForeignAnswer, NoProfile)
+FAILURES = (BaseError, OSError, ValueError, Silence, ForeignAnswer, BadEnvironment)
 """Everything that a call raises when it fails."""
 
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
@@ -113,7 +117,7 @@ class CallFailure:
         request = _REQUEST.search(text)
         url = "" if request is None else request[1]
         elsewhere = url != "" and f"/{bucket}" not in url and f"//{bucket}." not in url
-        provider = "credential provider" in text or isinstance(error, NoProfile)
+        provider = "credential provider" in text or isinstance(error, BadEnvironment)
         status, code = _STATUS.search(text), _CODE.search(text)
         return cls(
             type(error),
@@ -139,7 +143,7 @@ class CallFailure:
             return True
         if self.status is not None:
             return self.status in _PASSING
-        if issubclass(self.kind, (InvalidPathError, ValueError, NoProfile)) or "redirect" in self.told:
+        if issubclass(self.kind, (InvalidPathError, ValueError, BadEnvironment)) or "redirect" in self.told:
             return False
         return "builder error" not in self.told
 
@@ -217,8 +221,8 @@ class Explaining:
 
     def _cure(self, error: BaseException, failure: CallFailure, doing: str) -> str:
         words, told = self.words, failure.told.lower()
-        if isinstance(error, NoProfile):
-            return words.login
+        if isinstance(error, BadEnvironment):
+            return error.cure or words.login
         if failure.is_expired:
             return f"The credentials have expired, and were not renewed in time. {words.login}"
         if failure.of_credentials:

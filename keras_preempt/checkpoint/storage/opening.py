@@ -56,8 +56,10 @@ BUCKETS: dict[str, OpenBucket] = {  # By scheme, in lower case.
 }
 
 
-EXAMPLES = ("gs://bucket/prefix", "s3://bucket/prefix", "az://container/prefix")
-"""Places in buckets, for messages."""
+_EXAMPLES = {
+    "az": "az://container/prefix",
+    "abfss": "abfss://container@account.dfs.core.windows.net/prefix",
+}  # Of schemes whose places are written in another way than those of the others.
 
 
 def names_bucket(place: str) -> bool:
@@ -90,7 +92,7 @@ def open_store(
             f"Expected a non-empty directory. Received: {place!r}. "
             "Pass the path of a directory that all workers share."
         )
-    known = " or ".join(EXAMPLES)
+    known = " or ".join(_EXAMPLES.get(scheme, f"{scheme}://bucket/prefix") for scheme in BUCKETS)
     scheme = _SCHEME.match(place)
     if scheme is not None and not scheme[2] and names_bucket(place):  # else it would become a local directory
         raise ValueError(

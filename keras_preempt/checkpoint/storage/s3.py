@@ -16,8 +16,8 @@ from obstore.store import S3Store
 
 from keras_preempt.checkpoint.storage.bucket import CONNECTIONS, BucketStore
 from keras_preempt.checkpoint.storage.bucket_place import BucketPlace
-from keras_preempt.checkpoint.storage.obstore_bucket import NO_RETRIES, ObstoreClient, client_options
-from keras_preempt.checkpoint.storage.obstore_errors import CloudWords, NoProfile
+from keras_preempt.checkpoint.storage.obstore_bucket import ObstoreClient, client_options, made_of_environment
+from keras_preempt.checkpoint.storage.obstore_errors import BadEnvironment, CloudWords
 from keras_preempt.checkpoint.storage.obstore_transfer import ObstoreObjects
 
 _PLACE = re.compile(r"(?i:s3)://([a-z0-9][a-z0-9._-]{1,61}[a-z0-9])(?:/(.*))?", re.DOTALL)
@@ -78,7 +78,7 @@ def _connect(bucket: str) -> ObstoreClient:
     session = _profile_session()
     credentials = None if session is None else session.get_credentials()
     if session is not None and credentials is None and _profile():
-        raise NoProfile(f"the profile {_profile()!r} without credentials")
+        raise BadEnvironment(f"the profile {_profile()!r} without credentials")
     region = (
         _first("AWS_REGION", "AWS_DEFAULT_REGION") or getattr(session, "region_name", None) or "us-east-1"
     )
@@ -89,11 +89,11 @@ def _connect(bucket: str) -> ObstoreClient:
     config: dict[str, Any] = {"region": region, "disable_bulk_delete": True}
     if "AWS_CHECKSUM_ALGORITHM" not in os.environ:
         config["checksum_algorithm"] = "SHA256"
-    store = S3Store(
+    store = made_of_environment(
+        S3Store,
         bucket,
-        config=config,  # type: ignore[arg-type]
-        client_options=client_options(endpoint, os.environ.get("AWS_CA_BUNDLE")),
-        retry_config=NO_RETRIES,
+        config=config,
+        client_options=client_options(endpoint, "AWS_CA_BUNDLE"),
         credential_provider=None if credentials is None else _ProfileKeys(credentials),
     )
     return ObstoreClient(store, endpoint)
@@ -125,11 +125,11 @@ def _profile_session() -> Any:
         if not _profile() and not files[0].is_file():
             return None  # A configuration without keys; those of the machine's role may do.
         named = f"AWS_PROFILE={_profile()}" if _profile() else str(files[0])
-        raise NoProfile(f"{named}, and no boto3 to read it") from None
+        raise BadEnvironment(f"{named}, and no boto3 to read it") from None
     try:
         return boto3.Session()
     except BotoCoreError as error:
-        raise NoProfile(str(error)) from error
+        raise BadEnvironment(str(error)) from error
 
 
 def _profile() -> str | None:

@@ -211,6 +211,21 @@ def test_keys_that_expire_in_the_middle_of_a_run_are_read_again(
         store.close()
 
 
+def test_an_environment_that_makes_no_sense_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with fake_bucket("s3") as fake:
+        for name, value, says in (
+            ("AWS_CA_BUNDLE", str(tmp_path / "missing"), "Correct AWS_CA_BUNDLE"),
+            ("AWS_CONDITIONAL_PUT", "nonsense", "Correct the variables AWS_"),
+        ):
+            with monkeypatch.context() as patch:
+                patch.setenv(name, value)
+                store = new_store(fake, tmp_path)
+                for call in (store.prepare, lambda store=store: store.stat("a")):
+                    with pytest.raises(StoreUnavailable, match=says):
+                        call()
+                store.close()
+
+
 def test_a_connection_string_and_the_names_of_other_tools_lead_to_an_account(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

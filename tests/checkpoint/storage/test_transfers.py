@@ -18,7 +18,7 @@ from keras_preempt.checkpoint.storage.store import Moved, Store
 from keras_preempt.checkpoint.writer import WorkerShare, write_part
 from keras_preempt.testing import FakeGcs
 from tests.checkpoint.builders import at, commit_parts, shares_of, values_of
-from tests.checkpoint.storage.buckets import new_store
+from tests.checkpoint.storage.buckets import FAKES, fake_bucket, new_store
 
 SIZE = 36 << 20  # bytes: several files of several pieces each, transferred several at a time
 DIRECTORY = "step-00000003/00001-0001"
@@ -39,13 +39,12 @@ class Watched:
         yield self.pieces.append
 
 
-@pytest.fixture(params=["local", "gs"])
+@pytest.fixture(params=["local", *FAKES])
 def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     if request.param == "local":
         yield LocalStore(tmp_path)
         return
-    server: FakeGcs = request.getfixturevalue("gcs")
-    with closing(new_store(server, tmp_path, connections=2)) as made:
+    with fake_bucket(request.param) as fake, closing(new_store(fake, tmp_path, connections=2)) as made:
         yield made
 
 

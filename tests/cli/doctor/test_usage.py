@@ -27,7 +27,7 @@ def test_a_problem_without_a_cure_is_a_mistake() -> None:
         ["--state-size", "much"],
         ["--", "no-such-program"],
         ["--", "python", "no-such-script.py"],
-        ["s3://bucket/run"],
+        ["oss://bucket/run"],
         ["one", "two"],
     ],
 )

@@ -105,7 +105,7 @@ def test_a_drill_over_a_bucket_keeps_both_runs_there(tmp_path):
         ("gs://other/drills", "gcloud storage buckets create gs://other"),
         ("gs://", "Expected a place such as gs://bucket/prefix"),
         ("gs:/bucket/drills", "a slash is missing"),
-        ("s3://bucket/drills", "'s3://' is not known"),
+        ("oss://bucket/drills", "'oss://' is not known"),
         ("", "Expected a non-empty directory"),
     ],
 )
