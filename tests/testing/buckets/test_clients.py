@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import random
+import re
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
@@ -67,7 +68,7 @@ def test_a_presigned_url_reads_until_it_expires():
         url = make("get_object", {"Bucket": "bucket", "Key": "a"}, ExpiresIn=60)
         assert requests.get(url, timeout=10).content == b"hello"
         assert requests.get(url.replace("/a?", "/b?"), timeout=10).status_code == 403
-        over = make("get_object", {"Bucket": "bucket", "Key": "a"}, ExpiresIn=-60)
+        over = re.sub(r"X-Amz-Date=\d{4}", "X-Amz-Date=2020", url)
         assert "<Message>Request has expired</Message>" in requests.get(over, timeout=10).text
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import obstore
 import pytest
-from obstore.exceptions import BaseError
+from obstore.exceptions import BaseError, PermissionDeniedError
 
 from keras_preempt.testing import FakeAzure, FakeS3
 from tests.testing.buckets.conftest import store_of
-
-REFUSED = (BaseError, PermissionError)
 
 
 def test_a_denied_operation_is_forbidden_and_no_other(fake, store):
@@ -22,12 +20,8 @@ def test_a_denied_operation_is_forbidden_and_no_other(fake, store):
     }
     for operation, call in calls.items():
         fake.deny = [operation]
-        if operation == "delete" and isinstance(fake, FakeS3):
-            with pytest.raises(BaseError, match="AccessDenied"):  # Of one key out of several.
-                call()
-        else:
-            with pytest.raises(PermissionError):
-                call()
+        with pytest.raises(BaseError, match=r"403|AccessDenied"):
+            call()
         assert set(fake.objects("bucket")) == {"a"}
         for other in calls.keys() - {operation, "delete", "create"}:
             calls[other]()
@@ -38,7 +32,7 @@ def test_a_denied_operation_is_forbidden_and_no_other(fake, store):
 
 def test_only_s3_hides_what_is_missing_from_those_who_cannot_list(fake, store):
     fake.deny = {"list"}
-    with pytest.raises(PermissionError if isinstance(fake, FakeS3) else FileNotFoundError):
+    with pytest.raises(PermissionDeniedError if isinstance(fake, FakeS3) else FileNotFoundError):
         store.head("missing")
 
 
@@ -46,7 +40,7 @@ def test_without_credentials_everything_is_refused(fake, store):
     store.put("a", b"")
     fake.unauthenticated = True
     for call in (lambda: store.put("b", b""), lambda: store.list().collect(), lambda: store.head("a")):
-        with pytest.raises(REFUSED):
+        with pytest.raises(BaseError):
             call()
     assert {request.status for request in fake.requests[1:]} == {403 if isinstance(fake, FakeS3) else 401}
     fake.unauthenticated = False
@@ -56,7 +50,7 @@ def test_without_credentials_everything_is_refused(fake, store):
 def test_credentials_of_others_are_refused(fake):
     wrong = "AAAA" * 8
     config = {"secret_access_key": wrong} if isinstance(fake, FakeS3) else {"account_key": wrong}
-    with pytest.raises(PermissionError):
+    with pytest.raises(PermissionDeniedError):
         store_of(fake, **config).put("a", b"")
     assert fake.objects("bucket") == {}
 
@@ -67,20 +61,18 @@ def test_a_token_counts_until_it_expires(fake):
     store = store_of(fake, **config)
     store.put("a", b"")
     fake.expired_tokens.add("first")
-    with pytest.raises(REFUSED):
+    with pytest.raises(BaseError):
         store.put("b", b"")
     store_of(fake, **{name: "second"}).put("b", b"")
     assert set(fake.objects("bucket")) == {"a", "b"}
 
 
-def test_a_bucket_elsewhere_says_where(fake):
-    if not isinstance(fake, FakeS3):
-        pytest.skip("an account of Azure has its region in no request")
-    with pytest.raises(BaseError, match="expecting 'us-east-1'"):
-        store_of(fake, region="eu-west-1").put("a", b"")
-    with FakeS3(region="eu-west-1") as there:
-        store_of(there).put("a", b"")
-        assert there.client().get_bucket_location(Bucket="bucket")["LocationConstraint"] == "eu-west-1"
+def test_a_request_for_another_region_says_where_the_bucket_is():
+    with FakeS3() as s3, pytest.raises(BaseError, match="expecting 'us-east-1'"):
+        store_of(s3, region="eu-west-1").put("a", b"")
+    with FakeS3(region="eu-west-1") as s3:
+        store_of(s3).put("a", b"")
+        assert s3.client().get_bucket_location(Bucket="bucket")["LocationConstraint"] == "eu-west-1"
 
 
 def test_a_bucket_that_is_not_there_is_told_from_a_missing_object(fake, store):
@@ -101,7 +93,7 @@ def test_retention_keeps_versions_on_s3_and_blobs_on_azure(fake, store):
     fake.policies = ("retention",)
     if isinstance(fake, FakeAzure):
         for change in (lambda: store.delete("a"), lambda: store.put("a", b"second")):
-            with pytest.raises(BaseError, match="BlobImmutableDueToPolicy"):
+            with pytest.raises(BaseError, match=r"BlobImmutableDueToPolicy|409"):
                 change()
         store.put("b", b"")
         assert fake.content("bucket", "a") == b"first"
@@ -124,15 +116,13 @@ def test_a_deleted_blob_stays_as_a_version_where_they_are_kept(fake, store):
     assert bytes(obstore.get(store, "a", options={"version": version}).bytes()) == b"first"
 
 
-@pytest.mark.parametrize("policy", ["organization", "requester pays"])
-def test_a_policy_refuses_what_it_forbids(fake, store, policy):
-    if policy not in fake.policy_names:
-        pytest.skip("Azure has no such setting")
-    fake.policies = (policy,)
-    with pytest.raises(REFUSED):
+def test_a_policy_refuses_what_it_forbids(fake, store):
+    for policy in set(fake.policy_names) - {"retention"}:
+        fake.policies = (policy,)
+        with pytest.raises(BaseError):
+            store.put("a", b"")
+        fake.policies = ()
         store.put("a", b"")
-    fake.policies = ()
-    store.put("a", b"")
 
 
 def test_things_can_change_behind_the_client(fake, store):

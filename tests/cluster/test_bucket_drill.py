@@ -14,11 +14,12 @@ from keras_preempt.cluster import supervisor
 from keras_preempt.drilled import hooks
 from keras_preempt.process import environment
 from keras_preempt.report import events
-from keras_preempt.testing import FakeGcs, Faults
+from keras_preempt.testing import FakeAzure, FakeGcs, FakeS3, Faults
 from tests.cluster.forked import QUIET_CPU, ForkedCluster
 
 SCRIPT = Path(__file__).parent / "scripts" / "train.py"
 NAMED = "replaced by the drill"
+FAKES: dict[str, type[FakeGcs | FakeS3 | FakeAzure]] = {"gs": FakeGcs, "s3": FakeS3, "az": FakeAzure}
 KINDS = ("429", "503", "corrupted", "lost-response", "reset", "truncated")
 
 
@@ -26,16 +27,16 @@ KINDS = ("429", "503", "corrupted", "lost-response", "reset", "truncated")
 def drilled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Drills two workers over a bucket. Fails unless every bit was the same."""
 
-    def run(gcs: FakeGcs, options: str, script_args: str) -> None:
+    def run(scheme: str, fake: FakeGcs | FakeS3 | FakeAzure, options: str, script_args: str) -> None:
         staging = tmp_path / "temporary"
         staging.mkdir()
-        for name, value in {**QUIET_CPU, **gcs.environment(), "TMPDIR": str(staging)}.items():
+        for name, value in {**QUIET_CPU, **fake.environment(), "TMPDIR": str(staging)}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(tempfile, "tempdir", str(staging))
         monkeypatch.setattr(supervisor, "LocalCluster", ForkedCluster)
         monkeypatch.chdir(tmp_path)
         command = ["python", str(SCRIPT), str(tmp_path / "output"), NAMED, "--strategy", "mwms"]
-        where = ["--workers", "2", "--timeout", "200", "--keep", "gs://bucket/drill"]
+        where = ["--workers", "2", "--timeout", "200", "--keep", f"{scheme}://bucket/drill"]
         assert main(["drill", *where, *options.split(), "--", *command, *script_args.split()]) == 0
         assert list(staging.iterdir()) == [], "files that were staged are left"
         left = [path.name for path in tmp_path.iterdir() if path != staging]
@@ -44,28 +45,29 @@ def drilled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     return run
 
 
+@pytest.mark.parametrize("scheme", FAKES)
 def test_two_workers_preempted_over_a_faulty_bucket_end_bit_identical(
-    drilled: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scheme: str, drilled: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(environment.DRILL_DIRECTORY, "gs://bucket/drill/preempted")
+    monkeypatch.setenv(environment.DRILL_DIRECTORY, f"{scheme}://bucket/drill/preempted")
     preempted = str(hooks.directory_for(NAMED))
     monkeypatch.delenv(environment.DRILL_DIRECTORY)
     place = preempted.rpartition("/")[2]
-    with FakeGcs(buckets=("bucket",), faults=Faults(seed=8, rate=0.1, kinds=KINDS)) as gcs:
+    with FAKES[scheme](buckets=("bucket",), faults=Faults(seed=8, rate=0.1, kinds=KINDS)) as fake:
         # Those that hurt most happen for certain.
-        gcs.fail_next("lost-response", match="run.json")
-        gcs.fail_next("lost-response", match=f"undisturbed/{place}/incarnations")
-        gcs.fail_next("reset", match="uploadType=multipart")
-        gcs.fail_next("429", match=f"preempted/{place}/step-")
-        gcs.fail_next("corrupted", match="mirrored.safetensors")
-        gcs.fail_next("truncated", match="local.safetensors")
-        gcs.fail_next("503", match="MANIFEST.json")
-        gcs.fail_next("lost-response", match="MANIFEST.json")
-        drilled(gcs, "--seed 7", "--epochs 1 --no-validation")
-        assert gcs.pending_faults == 0
-        assert {request.fault for request in gcs.requests} >= set(KINDS)
+        fake.fail_next("lost-response", match="run.json")
+        fake.fail_next("lost-response", match=f"undisturbed/{place}/incarnations")
+        fake.fail_next("reset", match="uploadType=multipart" if scheme == "gs" else "PUT")
+        fake.fail_next("429", match=f"preempted/{place}/step-")
+        fake.fail_next("corrupted", match="mirrored.safetensors")
+        fake.fail_next("truncated", match="local.safetensors")
+        fake.fail_next("503", match="MANIFEST.json")
+        fake.fail_next("lost-response", match="MANIFEST.json")
+        drilled(scheme, fake, "--seed 7", "--epochs 1 --no-validation")
+        assert fake.pending_faults == 0
+        assert {request.fault for request in fake.requests} >= set(KINDS)
 
-        gcs.faults = Faults()
+        fake.faults = Faults()
         store = open_store(preempted, staging_dir=tmp_path)
         told = events.read(store)
         store.close()
@@ -76,12 +78,21 @@ def test_two_workers_preempted_over_a_faulty_bucket_end_bit_identical(
 
 
 @pytest.mark.chaos
+@pytest.mark.parametrize("scheme", FAKES)
 @pytest.mark.parametrize("seed", range(4))
 def test_any_order_of_faults_and_preemptions_leaves_the_same_bits(
-    seed: int, drilled: Callable[..., None]
+    scheme: str, seed: int, drilled: Callable[..., None]
 ) -> None:
-    faults = Faults(
-        seed=seed, rate=0.2, kinds=(*KINDS, "stall", "500", "corrupted-upload"), stall_seconds=2.0
-    )
-    with FakeGcs(buckets=("bucket",), faults=faults) as gcs:
-        drilled(gcs, f"--preempt 3 --seed {seed}", "--epochs 3 --save-every 4 --slow 0.1")
+    # Uploads to Azure carry no checksum: only TLS finds damage on the way.
+    kinds = (*KINDS, "stall", "500", "409", *(() if scheme == "az" else ("corrupted-upload",)))
+    faults = Faults(seed=seed, rate=0.2, kinds=kinds, stall_seconds=2.0)
+    with FAKES[scheme](buckets=("bucket",), faults=faults) as fake:
+        drilled(scheme, fake, f"--preempt 3 --seed {seed}", "--epochs 3 --save-every 4 --slow 0.1")
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("scheme", FAKES)
+def test_a_kill_over_a_faulty_bucket_leaves_the_same_bits(scheme: str, drilled: Callable[..., None]) -> None:
+    faults = Faults(seed=3, rate=0.1, kinds=KINDS)
+    with FAKES[scheme](buckets=("bucket",), faults=faults) as fake:
+        drilled(scheme, fake, "--kill --seed 3 --save-every 4", "--epochs 2")
