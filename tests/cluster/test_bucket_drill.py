@@ -83,7 +83,8 @@ def test_two_workers_preempted_over_a_faulty_bucket_end_bit_identical(
 def test_any_order_of_faults_and_preemptions_leaves_the_same_bits(
     scheme: str, seed: int, drilled: Callable[..., None]
 ) -> None:
-    kinds = (*KINDS, "stall", "500", "corrupted-upload", *(() if scheme == "gs" else ("409",)))
+    # Uploads to Azure carry no checksum: only TLS finds damage on the way.
+    kinds = (*KINDS, "stall", "500", "409", *(() if scheme == "az" else ("corrupted-upload",)))
     faults = Faults(seed=seed, rate=0.2, kinds=kinds, stall_seconds=2.0)
     with FAKES[scheme](buckets=("bucket",), faults=faults) as fake:
         drilled(scheme, fake, f"--preempt 3 --seed {seed}", "--epochs 3 --save-every 4 --slow 0.1")

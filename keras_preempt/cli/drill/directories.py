@@ -115,7 +115,9 @@ def drill_bucket(service: str, mix: str, seed: int) -> Iterator[DrillBucket]:
         Faults,
     )  # Other drills have no use for the fakes.
 
-    faults = Faults(seed=seed, rate=RATE, kinds=MIXES[mix], stall_seconds=STALL_SECONDS)
+    # Uploads to Azure carry no checksum: there only TLS, which the fake does not speak, finds damage on the way.
+    kinds = tuple(kind for kind in MIXES[mix] if (service, kind) != ("azure", "corrupted-upload"))
+    faults = Faults(seed=seed, rate=RATE, kinds=kinds, stall_seconds=STALL_SECONDS)
     with {"gcs": FakeGcs, "s3": FakeS3, "azure": FakeAzure}[service](buckets=(_BUCKET,)) as fake:
         before, variables = dict(os.environ), fake.environment()
         os.environ.update(variables)
