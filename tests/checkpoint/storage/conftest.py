@@ -44,7 +44,7 @@ def fake(quick: None, request: pytest.FixtureRequest) -> Iterator[FakeBucket]:
 
 
 @pytest.fixture
-def store(fake: FakeBucket, tmp_path: Path) -> Iterator[BucketStore]:
+def remote(fake: FakeBucket, tmp_path: Path) -> Iterator[BucketStore]:
     """A store in `fake`."""
     made = new_store(fake, tmp_path)
     yield made

@@ -75,15 +75,15 @@ def test_signals_are_heard_at_once_and_the_deadline_ends_a_call_to_a_silent_serv
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_notice_that_comes_while_a_call_hangs_ends_it_in_time(
-    fake: FakeBucket, store: BucketStore, call: str
+    fake: FakeBucket, remote: BucketStore, call: str
 ) -> None:
     put_what_calls_ask_for(fake)
-    store.children("")
+    remote.children("")
     fake.fail_next("stall", times=10_000, match="run", stall_seconds=STALL)
     with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(CALLS[call], store)
+        done = pool.submit(CALLS[call], remote)
         wait_until(lambda: fake.pending_faults < 10_000)
-        store.deadline = deadline = time.monotonic() + 1.5
+        remote.deadline = deadline = time.monotonic() + 1.5
         with pytest.raises(StoreUnavailable):
             done.result(30)
         assert time.monotonic() < deadline + (0.5 if call != "prepare" else 2.5)
@@ -91,21 +91,21 @@ def test_a_notice_that_comes_while_a_call_hangs_ends_it_in_time(
 
 @pytest.mark.parametrize("what", ["small", "large", "read"])
 def test_a_request_that_hangs_when_notice_comes_is_tried_again_in_time(
-    fake: FakeBucket, store: BucketStore, what: str
+    fake: FakeBucket, remote: BucketStore, what: str
 ) -> None:
     data = b"small" if what == "small" else bytes(LONG)
     if what == "read":
         fake.put("bucket", "run/a", data)
-        store.stat("a")
+        remote.stat("a")
     fake.fail_next("stall", match="run/a", stall_seconds=STALL)
     with ThreadPoolExecutor(1) as pool:
         done = (
-            pool.submit(lambda: store.open("a").close())
+            pool.submit(lambda: remote.open("a").close())
             if what == "read"
-            else pool.submit(write, store, "a", data)
+            else pool.submit(write, remote, "a", data)
         )
         wait_until(lambda: fake.pending_faults == 0)
-        store.deadline = deadline = time.monotonic() + 5
+        remote.deadline = deadline = time.monotonic() + 5
         done.result(30)
         assert time.monotonic() < deadline
     assert fake.content("bucket", "run/a") == data

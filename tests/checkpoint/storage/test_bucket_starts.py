@@ -351,15 +351,15 @@ def _use(store: BucketStore, answers: Any) -> None:
 
 
 def test_a_forked_child_gets_an_error_and_does_not_disturb_its_parent(
-    fake: FakeBucket, store: BucketStore
+    fake: FakeBucket, remote: BucketStore
 ) -> None:
-    store.create("a", b"data")
+    remote.create("a", b"data")
     context = multiprocessing.get_context("fork")
     answers: Any = context.Queue()
-    child = context.Process(target=_use, args=(store, answers))
+    child = context.Process(target=_use, args=(remote, answers))
     child.start()
     assert "forked" in answers.get(timeout=30)
     child.join(30)
     assert child.exitcode == 0
-    assert store.read("a", limit=9) == b"data"
-    assert scheme_of(fake) in store.url
+    assert remote.read("a", limit=9) == b"data"
+    assert scheme_of(fake) in remote.url
