@@ -119,7 +119,7 @@ def test_a_slow_upload_that_moves_is_not_cut(scheme: str, tmp_path: Path) -> Non
         with ThreadPoolExecutor(1) as pool:
             done = pool.submit(write, store, "a", bytes(12_000_000))
             wait_until(lambda: len(fake.requests) == 1)
-            store.deadline = time.monotonic() + 9
+            store.deadline = time.monotonic() + 11
             done.result(30)
         assert [request.method for request in fake.requests] == ["PUT"]
         store.close()
