@@ -182,7 +182,7 @@ def test_what_cannot_work_is_one_clear_error_before_the_first_step(
     assert steps.run == []
     assert "\n" not in str(error.value)
     if broken != "no such bucket":
-        probes = [name for name in gcs.objects("bucket") if "/.tmp-probe-" in name]
+        probes = [name for name in gcs.objects("bucket") if "/.tmp-probe/" in name]
         assert list(gcs.objects("bucket")) == (probes if broken == "no permission to delete" else [])
 
 
