@@ -62,7 +62,7 @@ class InMemory(Training):
 
 
 def test_any_machine_of_two_may_be_lost_with_its_memory(tmp_path: Path, undisturbed: Undisturbed) -> None:
-    training = InMemory(tmp_path, 2)
+    training = InMemory(tmp_path, 2, slow=0.3)  # On a busy machine agreeing may take seconds.
     # The save in which one worker fails is dropped by both, and the next one counts.
     failing = {1: {VARIABLE: "save.between-parts=raise"}}
     result = training.start(Strike("batch 2 2", (0,), signal="SIGKILL", settle=False), per_worker_env=failing)
