@@ -137,7 +137,8 @@ def check_shell(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
 def check_text(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test elsewhere compares it; of figures, one runs the benchmark that has printed them."""
     if script := block.notes.get("figures of"):
-        tests = [*(ROOT / "tests").glob("test_*benchmark*.py"), ROOT / "tests" / "test_resume_cost.py"]
+        others = ("test_resume_cost.py", "test_many_workers.py")
+        tests = [*(ROOT / "tests").glob("test_*benchmark*.py"), *(ROOT / "tests" / name for name in others)]
         assert any(f'"{script}"' in test.read_text() for test in tests), f"no test runs {script}"
         return
     name = block.notes.get("output of") or block.notes.get("shown after")
