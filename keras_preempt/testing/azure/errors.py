@@ -19,13 +19,7 @@ _LONGEST_NAME = 1024  # characters
 
 
 class AzureError(ServiceError):
-    """An error in the words of Azure. `details` are further elements of its document."""
-
-    def __init__(
-        self, status: int, code: str, message: str, headers: dict[str, str] | None = None, /, **details: str
-    ) -> None:
-        super().__init__(status, code, message, headers)
-        self.details = details
+    """An error in the words of Azure."""
 
 
 def error_reply(error: ServiceError) -> Reply:
@@ -33,8 +27,7 @@ def error_reply(error: ServiceError) -> Reply:
         return Reply(304, b"", dict(error.headers))
     time = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f0Z")
     message = f"{error.message}\nRequestId:{secrets.token_hex(16)}\nTime:{time}"
-    details = error.details if isinstance(error, AzureError) else {}
-    fields = {"Code": error.reason, "Message": message, **details}
+    fields = {"Code": error.reason, "Message": message, **error.details}
     inner = "".join(f"<{name}>{escape(value)}</{name}>" for name, value in fields.items())
     body = f'<?xml version="1.0" encoding="utf-8"?><Error>{inner}</Error>'.encode()
     headers = {"Content-Type": "application/xml", "x-ms-error-code": error.reason, **error.headers}

@@ -16,18 +16,11 @@ LONGEST_KEY = 1024  # bytes
 
 
 class S3Error(ServiceError):
-    """An error in the words of S3. `details` are further elements of its document."""
-
-    def __init__(
-        self, status: int, code: str, message: str, headers: dict[str, str] | None = None, /, **details: str
-    ) -> None:
-        super().__init__(status, code, message, headers)
-        self.details = details
+    """An error in the words of S3."""
 
 
 def error_document(error: ServiceError, request_id: str) -> bytes:
-    details = error.details if isinstance(error, S3Error) else {}
-    fields = {"Code": error.reason, "Message": error.message, **details, "RequestId": request_id}
+    fields = {"Code": error.reason, "Message": error.message, **error.details, "RequestId": request_id}
     fields["HostId"] = "FakeS3"
     inner = "".join(f"<{name}>{escape(value)}</{name}>" for name, value in fields.items())
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{inner}</Error>'.encode()
