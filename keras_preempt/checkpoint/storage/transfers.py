@@ -24,7 +24,7 @@ from keras_preempt.process.threads import Pool
 LARGEST_FILE = 64 << 20  # Bytes of a file; what a failed upload may have to send again.
 
 _SMALLEST_FILE = 2 << 20  # bytes that are worth a request of their own
-_GOOD_FILE = 6 << 20  # Bytes of a file; the last connection begins when one for each is staged.
+_GOOD_FILE = 3 << 20  # Bytes of a file; the last connection begins when one for each is staged.
 _WAVES = 4  # files that each connection sends one after the other, so that all end at about the same time
 _ROUNDING = 64  # bytes; a file ends with a whole element, and what is left over must not make a further file
 
