@@ -43,6 +43,12 @@ restart_code_option = click.option(
     help="Exit code by which a worker says that it was preempted. Can be given more than once.",
 )
 
+standby_option = click.option(
+    "--standby",
+    is_flag=True,
+    help="Keep a process for each worker that has imported what the script imports, so that a restart need not.",
+)
+
 command_argument = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 directory_argument = click.argument("directory", metavar="DIR")
 

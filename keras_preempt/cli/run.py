@@ -14,6 +14,7 @@ from keras_preempt.cli.options import (
     restart_code_option,
     restart_policy,
     seconds_option,
+    standby_option,
     workers_option,
 )
 from keras_preempt.cli.terminal import Terminal
@@ -65,8 +66,9 @@ from keras_preempt.cluster import RestartPolicy, Supervisor
     metavar="auto|TIME|off",
     help="When a worker that does not come on hangs: after a time such as 10min; auto learns it from what it sees.",
 )
+@standby_option
 @command_argument
-def run(workers: int, command: tuple[str, ...], **rules: Any) -> int:
+def run(workers: int, command: tuple[str, ...], standby: bool, **rules: Any) -> int:
     """Train with N local workers; restart them after a preemption.
 
     Each worker runs COMMAND with its own TF_CONFIG and KERAS_DISTRIBUTION_* variables, of which its backend takes what
@@ -125,6 +127,7 @@ def run(workers: int, command: tuple[str, ...], **rules: Any) -> int:
         say=terminal.say,
         log=terminal.worker_line,
         stopping=terminal.hurry,
+        standby=standby,
     )
     report = supervisor.run(last=bool(click.get_current_context().obj))
     terminal.say(report.summary)

@@ -375,7 +375,10 @@ def main(argv: list[str]) -> None:
             return  # The launcher is gone already.
         text += piece
     wanted = json.loads(text)
-    _Keeper(control, wanted["command"], wanted["listening"], wanted["unheard_grace"]).run()
+    keeper = _Keeper(control, wanted["command"], wanted["listening"], wanted["unheard_grace"])
+    if wanted["keep"] is not None:
+        os.close(wanted["keep"])  # The command has it now.
+    keeper.run()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 from keras_preempt.cluster.tf_config import VARIABLES, tf_config_of, worker_environment
-from keras_preempt.cluster.worker import UNHEARD_GRACE, WorkerProcess
+from keras_preempt.cluster.worker import UNHEARD_GRACE, StartedAhead, WorkerProcess
 from keras_preempt.process.exit_codes import RESTART_CODES
 
 _OUTPUT_TAIL = 10.0  # seconds for a worker whose keeper was killed
@@ -75,6 +75,7 @@ class LocalCluster:
         unheard_grace: Seconds after SIGTERM until a worker that does not listen for notices, and has not ended, is
             killed.
         cwd: Working directory; this process's own if None.
+        ahead: Where workers come from that need not be started, if there are any.
 
     Raises:
         ValueError: There is less than one worker, or the command is empty.
@@ -95,6 +96,7 @@ class LocalCluster:
         on_exit: Callable[[int], None] | None = None,
         unheard_grace: float = UNHEARD_GRACE,
         cwd: Path | None = None,
+        ahead: StartedAhead | None = None,
     ):
         if workers < 1:
             raise ValueError(f"Expected at least 1 worker. Received: workers={workers}.")
@@ -119,6 +121,7 @@ class LocalCluster:
                 unheard_grace=unheard_grace,
                 cwd=cwd,
             )
+            worker.ahead = ahead
             self._workers.append(worker)
 
     def __enter__(self) -> LocalCluster:
@@ -153,6 +156,11 @@ class LocalCluster:
     def pids(self) -> list[int]:
         """Process ids of the commands by worker; each is also the id of its process group."""
         return [worker.pid for worker in self._workers]
+
+    @property
+    def environments(self) -> list[Mapping[str, str]]:
+        """The environments of the workers."""
+        return [worker.env for worker in self._workers]
 
     @property
     def exits(self) -> list[WorkerExit]:

@@ -29,6 +29,7 @@ from keras_preempt.cluster.outcome import (
     exit_status,
     judge,
 )
+from keras_preempt.cluster.standby import Standbys
 from keras_preempt.cluster.status import (
     overdue,
     read_in_memory,
@@ -70,6 +71,7 @@ class Supervisor:
             job is then restarted without counting the failure. None: it was not expected.
         cwd: As in ``LocalCluster``.
         stopping: Called once, from a signal handler, when the job is told to stop.
+        standby: Whether to keep a process for each worker that has imported what its script imports.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Supervisor:
         expected: Callable[[Incarnation], str | None] = lambda incarnation: None,
         cwd: Path | None = None,
         stopping: Callable[[], None] = lambda: None,
+        standby: bool = False,
     ):
         self._workers = workers
         self._command = command
@@ -96,6 +99,8 @@ class Supervisor:
         self._expected = expected
         self._cwd = cwd
         self._stopping = stopping
+        unheard_grace = self._policy.unheard_grace
+        self._standbys = Standbys(command, say, unheard_grace, cwd) if standby else None
         self._cluster: LocalCluster | None = None
         self._stop: signal.Signals | None = None
         self._pending: collections.deque[signal.Signals] = collections.deque()
@@ -127,6 +132,8 @@ class Supervisor:
                     machine_memory.remove_left_by(root)
                 return report
         finally:
+            if self._standbys is not None:
+                self._standbys.close()
             for number in answered:
                 # A handler that was not set from Python reads as None and cannot be put back from here.
                 signal.signal(number, signal.SIG_IGN if last else previous[number] or signal.SIG_DFL)
@@ -144,6 +151,11 @@ class Supervisor:
             return 0
         send = cluster.signal if number == signal.SIGKILL else cluster.signal_command
         return cluster.pids[index] if send(index, number) else 0
+
+    @property
+    def standbys(self) -> int:
+        """How many standbys are ready. May be asked from any thread."""
+        return 0 if self._standbys is None else self._standbys.ready
 
     def _run(self, root: Path) -> SupervisorReport:
         done: list[Incarnation] = []
@@ -218,6 +230,7 @@ class Supervisor:
             prefix=self._prefix,
             unheard_grace=policy.unheard_grace,
             cwd=self._cwd,
+            ahead=self._standbys,
         )
         started_at, timed_out, told, stuck = time.monotonic(), False, False, dict[int, int]()
         watch = None if self._limits is None else HangWatch(status_dir, cluster, self._limits, self._say)
@@ -226,6 +239,8 @@ class Supervisor:
             nonlocal timed_out, told
             if watch is not None:
                 watch.look(policy.failure_grace)
+            if self._standbys is not None and self._stop is None:
+                self._standbys.look(status_dir, root / f"{number + 1:05d}", cluster)
             left = self._left()
             if left <= 0 and not told:
                 told = True

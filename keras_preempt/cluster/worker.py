@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from keras_preempt.cluster.keeper import KILL_ALL, TO_COMMAND, descendants, of_session
 from keras_preempt.process.environment import STATUS_DIR, WORKER
@@ -27,7 +27,83 @@ LEFT_BEHIND = "keras-preempt: ending what the command has left behind: "
 UNHEARD_GRACE = 30.0
 """Seconds between SIGTERM and SIGKILL for a worker that does not listen for notices: what Kubernetes and Slurm give."""
 
+_KILLED = 10.0  # seconds for a keeper to end once it was told to kill
 _OUTPUT_TAIL = 5.0  # seconds to read the last lines once the process is gone
+
+
+class Kept:
+    """A command and its keeper, started, and the socket to the keeper."""
+
+    def __init__(self, keeper: subprocess.Popen[bytes], control: socket.socket) -> None:
+        self.keeper = keeper
+        self.control = control
+
+    def end(self) -> None:
+        """Ends a command that is no worker, and everything that it has started."""
+        with self.control, contextlib.suppress(OSError):
+            self.control.sendall(bytes([KILL_ALL]))
+        try:
+            self.keeper.wait(_KILLED)
+        except subprocess.TimeoutExpired:
+            self.keeper.kill()  # The kernel kills the command.
+            self.keeper.wait()
+        if self.keeper.stdout is not None:
+            self.keeper.stdout.close()
+
+
+def launch(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path | None,
+    listening: str,
+    unheard_grace: float,
+    keep: int | None = None,
+) -> Kept:
+    """Starts a command with a keeper.
+
+    Args:
+        command: Program and arguments.
+        env: The complete environment.
+        cwd: Working directory; this process's own if None.
+        listening: The file in which the process that listens for notices names itself; empty: there is none.
+        unheard_grace: See `keeper`.
+        keep: A descriptor that the command inherits.
+
+    Raises:
+        OSError: The operating system cannot start a process.
+    """
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            keeper = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_KEEPER), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=env,
+                cwd=cwd,
+                start_new_session=True,
+                pass_fds=[theirs.fileno(), *([] if keep is None else [keep])],
+            )
+    except BaseException:
+        ours.close()
+        raise
+    request = {"command": [*command], "listening": listening, "unheard_grace": unheard_grace, "keep": keep}
+    with contextlib.suppress(OSError):  # The keeper is gone, which is noticed when it is waited for.
+        ours.sendall(json.dumps(request).encode() + b"\n")
+    return Kept(keeper, ours)
+
+
+class StartedAhead(Protocol):
+    """Processes that may become workers; see `standby.Standbys`."""
+
+    def take(self, index: int, environment: Mapping[str, str]) -> Kept | None:
+        """Returns a process that has become this worker; None if there is none, and one has to be started."""
+        ...
+
+    def environment(self, environment: Mapping[str, str]) -> Mapping[str, str]:
+        """Returns the environment for a worker that has to be started."""
+        ...
 
 
 class WorkerProcess:
@@ -54,8 +130,9 @@ class WorkerProcess:
         self.exited_at: float | None = None
         self.ended_by_launcher = False
         self.finished = False  # The exit code is known and the output has been read.
+        self.ahead: StartedAhead | None = None
         self._command = list(command)
-        self._env = {**env, WORKER: str(index)}
+        self.env = {**env, WORKER: str(index)}
         self._cwd = cwd
         self._on_line = on_line
         self._on_exit = on_exit
@@ -112,30 +189,24 @@ class WorkerProcess:
         return True
 
     def _attend(self) -> None:
-        ours, theirs = socket.socketpair()
-        with ours:
-            try:
-                with theirs:
-                    keeper = subprocess.Popen(
-                        [sys.executable, "-I", "-S", str(_KEEPER), str(theirs.fileno())],
-                        stdin=subprocess.DEVNULL,
-                        stdout=subprocess.PIPE,
-                        stderr=subprocess.STDOUT,
-                        env=self._env,
-                        cwd=self._cwd,
-                        start_new_session=True,
-                        pass_fds=[theirs.fileno()],
-                    )
-            except OSError as error:
-                self._start_error = error
-                self._started.set()
-                return
-            self._keeper = keeper
-            assert keeper.stdout is not None
-            name = f"worker-{self.index}-output"
-            reader = threading.Thread(target=self._read, args=(keeper.stdout,), name=name, daemon=True)
-            reader.start()
-            self._follow(keeper, ours)
+        try:
+            kept = None if self.ahead is None else self.ahead.take(self.index, self.env)
+            if kept is None:
+                env = self.env if self.ahead is None else self.ahead.environment(self.env)
+                folder = self.env.get(STATUS_DIR)
+                listening = str(Path(folder, process_file(self.index))) if folder else ""
+                kept = launch(self._command, env, self._cwd, listening, self._unheard_grace)
+        except OSError as error:
+            self._start_error = error
+            self._started.set()
+            return
+        self._keeper = keeper = kept.keeper
+        assert keeper.stdout is not None
+        name = f"worker-{self.index}-output"
+        reader = threading.Thread(target=self._read, args=(keeper.stdout,), name=name, daemon=True)
+        reader.start()
+        with kept.control:
+            self._follow(keeper, kept.control)
         # Only a process that hangs in the kernel can still hold the pipe, so this wait has a bound.
         reader.join(_OUTPUT_TAIL)
         self.finished = True
@@ -143,12 +214,8 @@ class WorkerProcess:
 
     def _follow(self, keeper: subprocess.Popen[bytes], control: socket.socket) -> None:
         """Reads what the keeper says until it ends."""
-        folder = self._env.get(STATUS_DIR)
-        listening = str(Path(folder, process_file(self.index))) if folder else ""
-        request = {"command": self._command, "listening": listening, "unheard_grace": self._unheard_grace}
+        self._control = control
         with control.makefile("rb") as words, contextlib.suppress(OSError):
-            control.sendall(json.dumps(request).encode() + b"\n")
-            self._control = control
             for word in words:
                 what, _, rest = word.decode("utf-8", "replace").strip().partition(" ")
                 if what == "started":

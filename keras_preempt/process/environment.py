@@ -78,3 +78,7 @@ AZURE_METADATA_HOST = "KERAS_PREEMPT_AZURE_METADATA_HOST"
 
 RESTORE = "KERAS_PREEMPT_RESTORE"
 """How several workers read a checkpoint: "exchange" or "read"; see ``training/start/reading_together.py``."""
+
+STANDBY = "KERAS_PREEMPT_STANDBY"
+"""Tells Python's start in a worker to note imports, or to make them ahead: set by ``run --standby``, and gone before
+the script starts; see ``cluster/standby_site``."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import socket
+import sys
 import time
+from types import ModuleType
 
 from keras_preempt import __version__
 
@@ -13,11 +15,26 @@ _LOADED_AT = time.time()
 
 
 def started_at() -> float:
-    """When this process started, in seconds since 1970; if the system does not say, when this module was loaded."""
+    """When this process started, in seconds since 1970; if the system does not say, when this module was loaded.
+
+    One that was a standby started when it became a worker.
+    """
+    pid, became = getattr(_standby(), "began", None) or (0, 0.0)
+    if pid == os.getpid():
+        return float(became)
     ticks = _start_ticks(os.getpid())
     if ticks is None:
         return _LOADED_AT
     return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+
+
+def imports_told() -> dict[str, object] | None:
+    """Returns what the script has imported, for the launcher that prepares the next start; None if none asks.
+
+    From then on a process that was a standby never starts its script again.
+    """
+    told: dict[str, object] | None = None if (standby := _standby()) is None else standby.told()
+    return told
 
 
 def name() -> dict[str, str | int | None]:
@@ -65,3 +82,8 @@ def _start_ticks(pid: int) -> int | None:
     except OSError:
         return None
     return None if fields[0] == b"Z" else int(fields[19])
+
+
+def _standby() -> ModuleType | None:
+    """The part of `cluster/standby_site` in this process, if it was started with it."""
+    return sys.modules.get("_keras_preempt_standby")

@@ -20,6 +20,11 @@ def fit_file(worker: int) -> str:
     return f"fit-{worker}.json"
 
 
+def imports_file(worker: int) -> str:
+    """The file that says what a worker's script has imported when its training begins."""
+    return f"imports-{worker}.json"
+
+
 def memory_file(worker: int) -> str:
     """The file in which a worker names the newest step that is in the memory of the machines."""
     return f"memory-{worker}.json"
@@ -80,6 +85,8 @@ class Status:
 
     def began_training(self) -> None:
         """The first step is next."""
+        if (told := this_process.imports_told()) is not None:
+            leave_file(imports_file(_worker(0)), told)
         self._training_since = time.time()
         spent = sum(self._seconds.values())
         self._seconds["import and build"] = max(0.0, time.time() - this_process.started_at() - spent)

@@ -132,9 +132,9 @@ class ForkedWorker(WorkerProcess):
         read, write = os.pipe()
         try:
             with socket.socket(socket.AF_UNIX) as client:
-                server = _address(self._env.get("KERAS_BACKEND", "tensorflow"))
+                server = _address(self.env.get("KERAS_BACKEND", "tensorflow"))
                 folder = str(self._cwd or os.getcwd())
-                ask(client, server, self._command[1:], self._env, folder, {1: write, 2: write})
+                ask(client, server, self._command[1:], self.env, folder, {1: write, 2: write})
                 os.close(write)
                 with client.makefile("r") as answers:
                     self._follow(_Forked(int(answers.readline()), read), answers)

@@ -30,6 +30,7 @@ from keras_preempt.cli.options import (
     restart_code_option,
     restart_policy,
     seconds_option,
+    standby_option,
     workers_option,
 )
 from keras_preempt.cli.terminal import Terminal
@@ -64,6 +65,7 @@ class _Options:
     azure_faults: str | None
     isolate: bool
     twice: bool
+    standby: bool
     timeout: float
     keep: str | None
     restart_codes: tuple[int, ...]
@@ -153,6 +155,7 @@ class _Options:
     is_flag=True,
     help="If the results differ, train undisturbed once more, to tell whether the script repeats itself at all.",
 )
+@standby_option
 @seconds_option("--timeout", default=3600.0, help="Time that one incarnation may take.")
 @click.option(
     "--keep",
@@ -228,6 +231,7 @@ def drill(as_json: bool, **values: Any) -> int:
                 options.save_every,
                 options.memory_every,
                 options.grace,
+                options.standby,
             )
             places = WorkingDirectories(scratch, directories.path, isolate=options.isolate)
             terminal.say("drill 1 of 2: undisturbed", style="bold")

@@ -56,6 +56,7 @@ class Trainer:
     save_every: str | None  # The schedule of saves for the script; None for its own.
     memory_every: str | None  # The same in memory.
     grace: float | None  # The grace period for the script, in seconds; None for its own.
+    standby: bool
 
     def train(
         self,
@@ -103,6 +104,7 @@ class Trainer:
                 expected=judge.why_expected,
                 cwd=cwd,
                 stopping=self.terminal.hurry,
+                standby=self.standby,
             )
             report = supervisor.run()
             signals.settle()

@@ -1,0 +1,307 @@
+"""Standbys: processes that have imported what the script imports before a worker has to start.
+
+A worker that starts takes one, if there is one that fits: `standby_site` has what happens inside it. Whatever is wrong
+with a standby, the worker is started as ever instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import shutil
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keras_preempt.checkpoint.machine_memory import available
+from keras_preempt.cluster.local import LocalCluster
+from keras_preempt.cluster.worker import Kept, launch
+from keras_preempt.process.environment import STANDBY
+from keras_preempt.report.status import imports_file, process_file
+
+_SITE = Path(__file__).with_name("standby_site")
+_ANSWER = (
+    0.5  # Seconds for a standby that waits to answer; a new process starts in less than it would take longer.
+)
+_IDLE, _BUSY_SECONDS = (
+    0.25,
+    20.0,
+)  # The share of the processors that is idle, or seconds, before standbys are started.
+_LONGEST_IMPORT = 300.0  # seconds
+_ROOM = 2  # times the memory of a standby that must be free
+
+_TAKES_NO_WORD = frozenset("bBdOPqRsu")  # Options of Python that change nothing about how it finds a module.
+_TAKES_A_WORD = frozenset("WX")
+
+
+def why_not(command: Sequence[str]) -> str | None:
+    """Returns why no standby can become this command; None if one can: a Python that runs a script, ``-m`` or ``-c``."""
+    words = list(command)
+    program = shutil.which(words[0])
+    if program is None:
+        return f"{words[0]!r} is not found"
+    if not _is_python(words[0]):
+        try:
+            with open(program, "rb") as file:
+                first = file.readline(256).decode("utf-8", "replace")
+        except OSError:
+            first = ""
+        words = first[2:].split() if first.startswith("#!") else []
+        if words and os.path.basename(words[0]) == "env":
+            words = words[1:]
+        if not words or not _is_python(words[0]):
+            return f"{command[0]!r} is no Python, and no script that names one in its first line"
+        words.append(program)
+    for word in (rest := iter(words[1:])):
+        if not word.startswith("-") or word == "-":
+            return "Python reads the script from standard input" if word == "-" else None
+        for position, letter in enumerate(word[1:], 1):
+            if letter in "cm":
+                return None
+            if letter in _TAKES_A_WORD:
+                if position == len(word) - 1:
+                    next(rest, None)
+                break
+            if letter not in _TAKES_NO_WORD:
+                return f"Python is started with {word}"
+    return "Python is started without a script"
+
+
+def _is_python(program: str) -> bool:
+    return re.fullmatch(r"python([0-9]+(\.[0-9]+)?)?", os.path.basename(program)) is not None
+
+
+def noting(environment: Mapping[str, str], mode: str = "notes") -> dict[str, str]:
+    """Returns the environment in which Python runs the part that is inside it."""
+    path = environment.get("PYTHONPATH")
+    return {
+        **environment,
+        STANDBY: mode if path is None else f"{mode}={path}",
+        "PYTHONPATH": os.pathsep.join([str(_SITE), path] if path else [str(_SITE)]),
+    }
+
+
+@dataclass
+class _Standby:
+    """One that was started, or a worker that it has become."""
+
+    kept: Kept
+    channel: socket.socket
+    environment: dict[str, str]
+    started_at: float
+    words: bytes = b""
+    pid: int = 0  # Once it is ready; so is `size`.
+    size: int = 0
+
+    def read(self, seconds: float = 0.0) -> str | None:
+        """Returns the next line that it says, "" if it has ended; None if there is none after some seconds."""
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self.words:
+            ready, _, _ = select.select([self.channel], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                return None
+            try:
+                piece = self.channel.recv(1 << 16)
+            except OSError:
+                piece = b""
+            if not piece:
+                return ""
+            self.words += piece
+        line, _, self.words = self.words.partition(b"\n")
+        return line.decode("utf-8", "replace")
+
+
+class Standbys:
+    """The standbys of one job, at most one for each worker.
+
+    Args:
+        command: What the workers run.
+        say: Called with a line, once, when there are to be no standbys any more.
+        unheard_grace: See `keeper`.
+        cwd: Working directory of the workers.
+    """
+
+    def __init__(
+        self, command: Sequence[str], say: Callable[[str], None], unheard_grace: float, cwd: Path | None
+    ) -> None:
+        self._command = list(command)
+        self._say = say
+        self._unheard_grace = unheard_grace
+        self._cwd = cwd
+        self._over = False
+        self._waiting: dict[int, _Standby] = {}
+        self._workers: list[_Standby] = []  # Those that have become workers, until their training begins.
+        self._cluster: LocalCluster | None = None
+        self._heads: dict[int, list[Any]] = {}  # By worker, from its last start without a standby.
+        self._size = 0
+        self._began: float | None = None  # When all workers trained.
+        self._processors: tuple[float, float] | None = None
+        if (why := why_not(command)) is not None:
+            self._give_up(why)
+
+    def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Returns the environment for a worker that starts without a standby."""
+        return dict(environment) if self._over else noting(environment)
+
+    def take(self, index: int, environment: Mapping[str, str]) -> Kept | None:
+        """Makes a standby the worker of this number; returns the process, None if the worker has to be started."""
+        standby = self._waiting.pop(index, None)
+        if standby is None:
+            return None
+        self._hear(standby)
+        if standby.pid:
+            try:
+                standby.channel.sendall(json.dumps(dict(environment)).encode() + b"\n")
+                answer = standby.read(_ANSWER)
+            except OSError:
+                answer = ""
+            if answer == "taken":
+                self._workers.append(standby)
+                return standby.kept
+            if answer and answer.startswith("unfit "):
+                self._give_up(answer.partition(" ")[2])
+        _end(standby)
+        return None
+
+    @property
+    def ready(self) -> int:
+        """How many have imported what they import, and wait."""
+        return sum(standby.pid > 0 for standby in [*self._waiting.values()])
+
+    def look(self, status_dir: Path, following: Path, cluster: LocalCluster) -> None:
+        """Called about once a second while workers run: starts standbys for the next start when the machine is idle.
+
+        Args:
+            status_dir: Where the workers of this incarnation report.
+            following: The same of the next one.
+            cluster: The workers.
+        """
+        if self._cluster is not cluster:
+            self._cluster, self._began = cluster, None
+        self._hear_workers()
+        if self._over:
+            return
+        for standby in list(self._waiting.values()):
+            self._hear(standby)
+        if self._over or not self._all_train(status_dir, cluster):
+            return
+        if self._waiting:
+            if available() < _ROOM * self._size:
+                self._give_up(self._no_room())
+        elif self._is_idle():
+            if self._size and available() < (_ROOM + cluster.size - 1) * self._size:
+                self._give_up(self._no_room())
+                return
+            for index, environment in enumerate(cluster.environments):
+                self._start(index, environment, following)
+
+    def close(self) -> None:
+        self._over = True
+        for standby in [*self._waiting.values()]:
+            _end(standby)
+        for standby in self._workers:
+            standby.channel.close()
+        self._waiting.clear()
+        self._workers.clear()
+
+    def _start(self, index: int, environment: Mapping[str, str], following: Path) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            wanted = noting(environment, f"{theirs.fileno()}")
+            try:
+                listening = str(following / process_file(index))
+                kept = launch(
+                    self._command, wanted, self._cwd, listening, self._unheard_grace, theirs.fileno()
+                )
+            except OSError as error:
+                ours.close()
+                self._give_up(f"a process cannot be started: {error}")
+                return
+        ours.sendall(json.dumps(self._heads[index]).encode() + b"\n")
+        self._waiting[index] = _Standby(kept, ours, dict(environment), time.monotonic())
+
+    def _hear(self, standby: _Standby) -> None:
+        """Listens to a standby that imports or waits."""
+        while (line := standby.read()) is not None:
+            what, _, rest = line.partition(" ")
+            if what == "ready":
+                standby.pid, standby.size = map(int, rest.split())
+                self._size = max(self._size, standby.size)
+            else:
+                self._give_up(rest or "a standby has ended by itself")
+                return
+        if not standby.pid and time.monotonic() - standby.started_at > _LONGEST_IMPORT:
+            self._give_up(f"its imports take more than {_LONGEST_IMPORT:g} s")
+
+    def _hear_workers(self) -> None:
+        for standby in list(self._workers):
+            while (line := standby.read()) is not None:
+                if line.startswith("unfit "):
+                    self._give_up(f"the script had to be started again, since {line.partition(' ')[2]}")
+                if not line:
+                    standby.channel.close()
+                    self._workers.remove(standby)
+                    break
+
+    def _all_train(self, status_dir: Path, cluster: LocalCluster) -> bool:
+        if self._began is None:
+            for index, pid in enumerate(cluster.pids):
+                try:
+                    told = json.loads((status_dir / imports_file(index)).read_text("utf-8"))
+                except (OSError, ValueError):
+                    return False
+                if told.get("pid") != pid:
+                    self._give_up("the script trains in a process that it has started itself")
+                    return False
+                if told.get("mixed"):
+                    self._give_up(f"an installed package imports {told['mixed']!r}, which is not one")
+                    return False
+                if told.get("heads") is not None:
+                    self._heads[index] = told["heads"]
+                    self._size = self._size or int(told["resident"])
+            self._began = time.monotonic()
+            self._processors = None
+        return True
+
+    def _is_idle(self) -> bool:
+        """Whether the machine is, or training has gone on for some time on one that never is."""
+        assert self._began is not None
+        now, before = _processor_times(), self._processors
+        self._processors = now
+        if now is None or time.monotonic() - self._began > _BUSY_SECONDS:
+            return True
+        return before is not None and now[1] - before[1] >= _IDLE * (now[0] - before[0]) > 0
+
+    def _no_room(self) -> str:
+        return (
+            f"there is not {_ROOM} times the memory free that one takes, {self._size / 1e6:,.0f} MB "
+            f"(free: {available() / 1e6:,.0f} MB)"
+        )
+
+    def _give_up(self, why: str) -> None:
+        if not self._over:
+            self._say(f"no standby, so workers start as without --standby: {why}")
+        self._over = True
+        for standby in self._waiting.values():
+            _end(standby)
+        self._waiting.clear()
+
+
+def _end(standby: _Standby) -> None:
+    standby.channel.close()
+    standby.kept.end()
+
+
+def _processor_times() -> tuple[float, float] | None:
+    """The time of all processors, and that in which they were idle, since the boot; None if the system does not say."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open("/proc/stat", encoding="ascii") as file:
+            times = [float(field) for field in file.readline().split()[1:9]]
+        return sum(times), times[3] + times[4]
+    return None

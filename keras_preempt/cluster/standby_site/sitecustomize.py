@@ -1,0 +1,171 @@
+"""The part of a standby inside its interpreter; in the first start of a script it notes what the script imports.
+
+The launcher starts ``python train.py`` itself, with the folder of this file first on PYTHONPATH. Python runs it as its
+`sitecustomize`, at the end of its own start and right before the script. So the interpreter runs the script as ever:
+``__main__``, arguments, paths, ``-m`` and ``-c`` need no imitation. Nothing of the package is imported here, since a
+script must not find it imported before it has done so.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+from types import FrameType
+from typing import Any
+
+VARIABLE = "KERAS_PREEMPT_STANDBY"  # "notes" or the number of a descriptor; "=" and the user's PYTHONPATH if it is set
+NAME = "_keras_preempt_standby"  # Of the module that `keras_preempt.process.this_process` asks.
+MINE = "KERAS_PREEMPT_"  # Variables of the package, on which no import depends.
+
+began: tuple[int, float] | None = None
+"""Of a standby that became a worker: its process id, and when that was, in seconds since 1970."""
+
+started: dict[str, str] = {}  # The environment in which the script starts.
+known = {*sys.modules}  # What Python itself has imported by now.
+ahead: Any = None  # What gives back the imports, in a standby that became a worker.
+_notes: Notes | None = None
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Notes:
+    """Sees every import, and notes those that the user's own code makes."""
+
+    def __init__(self) -> None:
+        self._installed = Installed()
+        self._heads: dict[str, dict[str, str | None]] = {}
+        self._mixed = ""
+
+    def find_spec(self, name: str, path: Any = None, target: object = None) -> None:
+        make_way()
+        importer = _importer()
+        own = importer is None or not self._installed.file(importer.f_code.co_filename)
+        if own or name.partition(".")[0] == "keras_preempt":
+            self._heads.setdefault(name, changes(started, dict(os.environ)))
+        elif path is None and not self._mixed:
+            found = PathFinder.find_spec(name, self._own_folders())
+            if found is not None and self._being_imported(importer):
+                self._mixed = name
+
+    def told(self) -> dict[str, object]:
+        """Ends the notes; returns them."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        heads = [[name, changed] for name, changed in self._heads.items() if self._installed.module(name)]
+        return {"heads": heads, "mixed": self._mixed, "resident": resident()}
+
+    def _own_folders(self) -> list[str]:
+        return [each for each in sys.path if not self._installed.file(os.path.join(each or os.getcwd(), ""))]
+
+    def _being_imported(self, frame: FrameType | None) -> bool:
+        """Whether an installed module is being imported in this frame or one that called it."""
+        while frame is not None:
+            code = frame.f_code
+            main = frame.f_globals.get("__name__") == "__main__"
+            if code.co_name == "<module>" and not main and self._installed.file(code.co_filename):
+                return not code.co_filename.startswith("<frozen ")
+            frame = frame.f_back
+        return False
+
+
+class Installed:
+    """Tells files of installed packages and of Python from the user's own."""
+
+    def __init__(self) -> None:
+        import site
+
+        folders = [os.path.dirname(os.__file__), *site.getsitepackages(), site.getusersitepackages()]
+        self._prefixes = tuple({os.path.join(os.path.realpath(folder), "") for folder in folders})
+        self._known: dict[str, bool] = {}
+
+    def file(self, path: str | None) -> bool:
+        if path is None or path in ("built-in", "frozen") or path.startswith("<frozen "):
+            return True
+        if path not in self._known:
+            real = (
+                os.path.join(os.path.realpath(path), "") if path.endswith(os.sep) else os.path.realpath(path)
+            )
+            self._known[path] = real.startswith(self._prefixes)
+        return self._known[path]
+
+    def module(self, name: str) -> bool:
+        if name.partition(".")[0] == "keras_preempt":
+            return name in sys.modules
+        spec: ModuleSpec | None = getattr(sys.modules.get(name), "__spec__", None)
+        if spec is None:
+            return False
+        if spec.origin is None:
+            folders = [os.path.join(folder, "") for folder in spec.submodule_search_locations or ()]
+            return bool(folders) and all(map(self.file, folders))
+        return self.file(spec.origin)
+
+
+def told() -> dict[str, object]:
+    """Returns this process and what its script has imported so far, as JSON; called when training begins."""
+    if ahead is not None:
+        ahead.training_begins()
+    return {"pid": os.getpid(), **(_notes.told() if _notes is not None else {})}
+
+
+def make_way() -> None:
+    """Called at the script's first import: only the start of Python needs this module under its name."""
+    if getattr(sys.modules.get("sitecustomize"), "__file__", None) == __file__:
+        del sys.modules["sitecustomize"]
+
+
+def changes(before: dict[str, str], after: dict[str, str]) -> dict[str, str | None]:
+    """Returns the variables that differ, with None for one that is gone."""
+    changed: dict[str, str | None] = {key: after[key] for key in after if before.get(key) != after[key]}
+    return changed | {key: None for key in before if key not in after}
+
+
+def resident() -> int:
+    """Bytes of memory of this process; 0 if the system does not say."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _importer() -> FrameType | None:
+    """The code that has asked for the import which `Notes` sees."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith("<frozen importlib") and not file.endswith("/importlib/__init__.py"):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _begin(given: str) -> None:
+    global _notes
+    mode, was_set, path = given.partition("=")
+    if was_set:
+        os.environ["PYTHONPATH"] = path
+    else:
+        del os.environ["PYTHONPATH"]
+    module = sys.modules[NAME] = sys.modules["sitecustomize"]
+    standby: Any = None
+    if mode != "notes":
+        import _keras_preempt_standby_process as standby  # type: ignore[import-not-found]
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or ".") != _HERE]
+    sys.path_importer_cache.pop(_HERE, None)
+    del sys.modules["sitecustomize"]
+    try:
+        import sitecustomize  # noqa: F401 - The user's own.
+    except ModuleNotFoundError as error:
+        if error.name != "sitecustomize":
+            raise
+        sys.modules["sitecustomize"] = module
+    started.update(os.environ)
+    if mode == "notes":
+        _notes = Notes()
+        sys.meta_path.insert(0, _notes)  # type: ignore[arg-type]
+    else:
+        standby.stand_by(int(mode))
+
+
+if VARIABLE in os.environ:
+    _begin(os.environ.pop(VARIABLE))
