@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import marshal
 import os
 import re
 import select
@@ -157,7 +158,7 @@ class Standbys:
         self._hear(standby)
         if standby.pid:
             try:
-                standby.channel.sendall(json.dumps(dict(environment)).encode() + b"\n")
+                standby.channel.sendall(_message(dict(environment)))
                 answer = standby.read(_ANSWER)
             except OSError:
                 answer = ""
@@ -223,7 +224,8 @@ class Standbys:
                 ours.close()
                 self._give_up(f"a process cannot be started: {error}")
                 return
-        ours.sendall(json.dumps(self._heads[index]).encode() + b"\n")
+        with contextlib.suppress(OSError):  # It has ended, which is heard.
+            ours.sendall(_message(self._heads[index]))
         self._waiting[index] = _Standby(kept, ours, dict(environment), time.monotonic())
 
     def _hear(self, standby: _Standby) -> None:
@@ -291,6 +293,12 @@ class Standbys:
         for standby in self._waiting.values():
             _end(standby)
         self._waiting.clear()
+
+
+def _message(value: object) -> bytes:
+    """What a standby reads without the module `json`, which its script may not have imported."""
+    data = marshal.dumps(value, 2)
+    return b"%d:%s" % (len(data), data)
 
 
 def _end(standby: _Standby) -> None:

@@ -8,38 +8,37 @@ found, a new process takes the place of this one and imports by itself.
 
 from __future__ import annotations
 
+import _signal
+import _thread
+import _warnings
 import atexit
-import contextlib
 import gc
-import importlib
-import json
-import logging
+import marshal
 import os
-import signal
-import socket
 import sys
-import tempfile
-import threading
 import time
-import warnings
-from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType, TracebackType
-from typing import Any
 
 import sitecustomize as site_part  # The one beside this file, as it is called at this moment.
 
-_PLACES = ("TF_CONFIG", "KERAS_DISTRIBUTION_")  # Others in every start.
+TYPE_CHECKING = False  # See `sitecustomize`.
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+PLACES = ("TF_CONFIG", "KERAS_DISTRIBUTION_")  # Others in every start.
 
 # Of libraries in C, whose reading of variables is not seen.
-_READ_IN_C = tuple(
+READ_IN_C = tuple(
     "ABSL_ BLIS_ CUBLAS_ CUDA CUDNN_ GLIBC_ GLOG_ GOTO_ GRPC_ HIP_ HSA_ JAX_ KMP_ LANG LC_ LD_ LIBTPU MALLOC MKL_ NCCL_ "
     "NUMEXPR_ NVIDIA_ OMP_ OPENBLAS_ PATH PYTHON ROC TF_ TF2_ TPU_ TZ XLA_".split()
 )
 
+_filters: list[Any] = _warnings.filters  # type: ignore[attr-defined]  # The list of the module `warnings`.
 _directory = os.getcwd()
 
 
-class _Import:
+class Import:
     """One import that the script makes, and what it did.
 
     `environment` is how it was before, `changes` what it changed in it; `modules` holds everything that it brought.
@@ -47,7 +46,7 @@ class _Import:
 
     def __init__(self, head: str) -> None:
         self.head = head
-        self.file = _file(head)
+        self.file = file_of(head)
         self.environment = dict(os.environ)
         self.changes: dict[str, str | None] = {}
         self.modules: dict[str, ModuleType] = {}
@@ -55,41 +54,38 @@ class _Import:
         self.filters: list[Any] = []
         self.output = b""
 
-    def run(self, watch: _Watch) -> None:
-        known, filters = set(sys.modules), list(warnings.filters)
+    def run(self, watch: Watch) -> None:
+        known, filters = set(sys.modules), list(_filters)
         watch.on = True
-        importlib.import_module(self.head)
+        __import__(self.head)
         watch.on = False
         self.modules = {name: module for name, module in sys.modules.items() if name not in known}
         self.changes = site_part.changes(self.environment, dict(os.environ))
-        self.filters = [each for each in warnings.filters if each not in filters]
+        self.filters = [each for each in _filters if each not in filters]
         self.at_exit, self.output = watch.found()
 
     def give_back(self) -> None:
         for name, module in self.modules.items():
             sys.modules.setdefault(name, module)
-        _set_environment({**os.environ, **self.changes})
+        set_environment({**os.environ, **self.changes})
         for function, args, kwargs in self.at_exit:
             atexit.register(function, *args, **kwargs)
         if self.filters:
-            warnings.filters[:] = self.filters + [
-                each for each in warnings.filters if each not in self.filters
-            ]
-            warnings._filters_mutated()  # type: ignore[attr-defined]
+            set_filters(self.filters + [each for each in _filters if each not in self.filters])
         if self.output:
-            _flush()
+            flush()
             os.write(2, self.output)
 
 
-class _Watch:
-    """While it is entered: sees which variables imports read, their exit handlers, and their output."""
+class Watch:
+    """While it is entered: sees which variables imports read while it is `on`, their exit handlers and output."""
 
     def __init__(self) -> None:
         self.read: set[str] = set()
         self.on = False
         self._at_exit: list[tuple[Any, Any, Any]] = []
 
-    def __enter__(self) -> _Watch:
+    def __enter__(self) -> Watch:
         self._register, self._getitem = atexit.register, os._Environ.__getitem__
         getitem = self._getitem
 
@@ -104,47 +100,45 @@ class _Watch:
 
         os._Environ.__getitem__ = noting  # type: ignore[method-assign]
         atexit.register = later  # type: ignore[assignment]
-        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+        self._file = os.memfd_create("output")
         self._saved = os.dup(1), os.dup(2)
-        os.dup2(self._file.fileno(), 1)
-        os.dup2(self._file.fileno(), 2)
+        os.dup2(self._file, 1)
+        os.dup2(self._file, 2)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _flush()
+    def __exit__(self, *exception: object) -> None:
+        flush()
         os._Environ.__getitem__ = self._getitem  # type: ignore[method-assign]
         atexit.register = self._register
         for number, descriptor in enumerate(self._saved, 1):
             os.dup2(descriptor, number)
             os.close(descriptor)
-        self._file.close()
+        os.close(self._file)
 
     def found(self) -> tuple[list[tuple[Any, Any, Any]], bytes]:
         """Returns exit handlers and output since the last call."""
-        _flush()
-        written = os.pread(self._file.fileno(), self._file.tell(), 0)
-        self._file.seek(0)
-        self._file.truncate()
+        flush()
+        written = os.pread(self._file, os.lseek(self._file, 0, os.SEEK_CUR), 0)
+        os.lseek(self._file, 0, os.SEEK_SET)
+        os.ftruncate(self._file, 0)
         handlers, self._at_exit = self._at_exit, []
         return handlers, written
 
 
-class _Ahead:
+class Ahead:
     """Gives back what was imported ahead, in the order in which it was imported."""
 
-    def __init__(self, imports: list[_Import], read: set[str], channel: socket.socket) -> None:
+    def __init__(self, imports: list[Import], read: set[str], channel: int) -> None:
         self._imports = imports
         self._read = read
         self._channel = channel
         self._pid = os.getpid()
-        self._lock = threading.RLock()
+        self._lock = _thread.RLock()
         self._where = {name: index for index, each in enumerate(imports) for name in each.modules}
         self._given = 0
         self._training = False
 
-    def find_spec(self, name: str, path: Any = None, target: object = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         site_part.make_way()
         index = self._where.get(name)
         # Otherwise somebody only asks where the module is.
@@ -160,32 +154,31 @@ class _Ahead:
             self._given = index + 1
             if self._given == len(self._imports):
                 sys.meta_path.remove(self)  # type: ignore[arg-type]
-            return ModuleSpec(name, _Given(sys.modules.pop(name)))
+            spec: ModuleSpec = type(os.__spec__)(name, Given(sys.modules.pop(name)))  # type: ignore[arg-type, misc]
+            return spec
 
     def training_begins(self) -> None:
         """From now on nothing starts the script again."""
-        self._training = True
-        self._channel.close()
+        if not self._training and os.getpid() == self._pid:
+            self._training = True
+            os.close(self._channel)
 
-    def _unfit(self, each: _Import) -> str:
+    def _unfit(self, each: Import) -> str:
         for name, value in site_part.changes(each.environment, dict(os.environ)).items():
-            if name in self._read or (name.startswith(_READ_IN_C) and not name.startswith(_PLACES)):
-                if not name.startswith(site_part.MINE):
-                    return (
-                        f"{name} was {each.environment.get(name)!r} before its imports, and is {value!r} now"
-                    )
-        return "" if _file(each.head) == each.file else f"{each.head} is found in another place than before"
+            in_c = name.startswith(READ_IN_C) and not name.startswith(PLACES)
+            if (name in self._read or in_c) and not name.startswith(site_part.MINE):
+                return f"{name} was {each.environment.get(name)!r} before its imports, and is {value!r} now"
+        return "" if file_of(each.head) == each.file else f"{each.head} is found in another place than before"
 
     def _start_afresh(self, why: str) -> None:
         """Replaces this process by a new one, in which the script starts again and imports by itself."""
-        with contextlib.suppress(OSError):
-            self._channel.sendall(f"unfit {why}".replace("\n", " ").encode() + b"\n")
-        _flush()
+        say(self._channel, f"unfit {why}")
+        flush()
         os.chdir(_directory)
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], site_part.started)
 
 
-class _Given:
+class Given:
     """The loader of a module that is imported already."""
 
     def __init__(self, module: ModuleType) -> None:
@@ -196,77 +189,83 @@ class _Given:
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec
+        try:
+            module.__spec__ = self._spec
+        except AttributeError:
+            pass  # Not every object that is a module has one.
 
 
-def stand_by(descriptor: int) -> None:
+def stand_by(channel: int) -> None:
     """Imports ahead what the launcher names, and returns when this process is to be a worker."""
-    channel = socket.socket(fileno=descriptor)
-    channel.set_inheritable(False)
-    heads = _receive(channel)
+    os.set_inheritable(channel, False)
     try:
-        imports, read = _import_ahead(heads)
+        imports, read = import_ahead(receive(channel))
     except BaseException as error:
-        channel.sendall(f"unfit {type(error).__name__}: {error}".replace("\n", " ").encode() + b"\n")
+        say(channel, f"unfit {type(error).__name__}: {error}")
         os._exit(0)
-    channel.sendall(f"ready {os.getpid()} {site_part.resident()}\n".encode())
-    environment = _receive(channel)
+    say(channel, f"ready {os.getpid()} {site_part.resident()}")
+    environment: dict[str, str] = receive(channel)
     changed = site_part.changes(site_part.started, environment)
     changed = {name: value for name, value in changed.items() if not name.startswith(site_part.MINE)}
-    unfit = [name for name in changed if name in read or not name.startswith(_PLACES)]
-    unfit += [each.head for each in imports if _file(each.head) != each.file]
+    unfit = [name for name in changed if name in read or not name.startswith(PLACES)]
+    unfit += [each.head for each in imports if file_of(each.head) != each.file]
     if unfit:
-        channel.sendall(f"unfit {unfit[0]} has changed since it was imported\n".encode())
+        say(channel, f"unfit {unfit[0]} has changed since it was imported")
         os._exit(0)
     site_part.started = environment
-    _set_environment(environment)
-    site_part.ahead = _Ahead(imports, read, channel)
-    sys.meta_path.insert(0, site_part.ahead)
+    set_environment(environment)
+    if imports:
+        site_part.ahead = Ahead(imports, read, channel)
+        sys.meta_path.insert(0, site_part.ahead)
     site_part.began = os.getpid(), time.time()
-    channel.sendall(b"taken\n")
+    say(channel, "taken")
 
 
-def _import_ahead(heads: list[tuple[str, dict[str, str | None]]]) -> tuple[list[_Import], set[str]]:
-    """Makes the imports, each in the environment in which the script makes it, and hides what they brought."""
-    own = _Import("")  # What this module needs, which a script has not imported either.
-    own.modules = {name: module for name, module in sys.modules.items() if name not in site_part.known}
-    imports = [own]
-    state, filters = _state(), list(warnings.filters)
-    with _Watch() as watch:
+def import_ahead(heads: list[tuple[str, dict[str, str | None]]]) -> tuple[list[Import], set[str]]:
+    """Makes the imports, each in the environment in which the script makes it, and hides what they brought.
+
+    Returns them with the variables that they have read. Raises RuntimeError if they changed what cannot be hidden.
+    """
+    imports: list[Import] = []
+    before, filters = state(), list(_filters)
+    with Watch() as watch:
         for head, changed in heads:
             if head not in sys.modules:
-                _set_environment({**site_part.started, **changed})
-                imports.append(_Import(head))
+                set_environment({**site_part.started, **changed})
+                imports.append(Import(head))
                 imports[-1].run(watch)
+    after = state()
     for each in imports:
         for name in each.modules:
             sys.modules.pop(name, None)
-    warnings.filters[:] = filters
-    warnings._filters_mutated()  # type: ignore[attr-defined]
-    _set_environment(site_part.started)
-    now = _state()
-    if changed_state := [what for what in state if state[what] != now[what]]:
-        raise RuntimeError(f"the imports change {', '.join(changed_state)} of the process")
+    set_filters(filters)
+    set_environment(site_part.started)
+    if differ := [what for what in before if before[what] != after[what]]:
+        raise RuntimeError(f"the imports change {', '.join(differ)} of the process")
     return imports, watch.read
 
 
-def _state() -> dict[str, object]:
+def state() -> dict[str, object]:
     """What a script would see changed before it imports what changes it."""
+    logging, threading = sys.modules.get("logging"), sys.modules.get("threading")
+    hook = getattr(threading, "excepthook", None)
+    own = hook is None or hook is getattr(threading, "__excepthook__", hook)
+    root = getattr(logging, "root", None)
     return {
         "the working directory": os.getcwd(),
         "sys.path": list(sys.path),
-        "the hooks for errors": (sys.excepthook, threading.excepthook, sys.unraisablehook),
+        "the hooks for errors": (sys.excepthook, sys.unraisablehook, own),
         "the recursion limit": sys.getrecursionlimit(),
         "garbage collection": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()),
-        "signal handlers": [signal.getsignal(number) for number in sorted(signal.valid_signals())],
-        "the root logger": (list(logging.root.handlers), logging.root.level),
+        "signal handlers": [_signal.getsignal(number) for number in sorted(_signal.valid_signals())],
+        "the root logger": ([], 30) if root is None else (list(root.handlers), root.level),
         "standard streams": (sys.stdin, sys.stdout, sys.stderr),
     }
 
 
-def _file(head: str) -> tuple[str | None, int, int] | None:
+def file_of(head: str) -> tuple[str | None, int, int] | None:
     """What identifies the file in which the package of a module is found now."""
-    spec = PathFinder.find_spec(head.partition(".")[0]) if head else None
+    spec = site_part.find(head.partition(".")[0])
     if spec is None or spec.origin is None:
         return None
     try:
@@ -276,7 +275,7 @@ def _file(head: str) -> tuple[str | None, int, int] | None:
     return spec.origin, status.st_mtime_ns, status.st_size
 
 
-def _set_environment(wanted: dict[str, str | None] | dict[str, str]) -> None:
+def set_environment(wanted: dict[str, str | None] | dict[str, str]) -> None:
     for name in [name for name in os.environ if wanted.get(name) is None]:
         del os.environ[name]
     for name, value in wanted.items():
@@ -284,18 +283,35 @@ def _set_environment(wanted: dict[str, str | None] | dict[str, str]) -> None:
             os.environ[name] = value
 
 
-def _flush() -> None:
+def set_filters(filters: list[Any]) -> None:
+    """Sets the filters of warnings, with or without the module `warnings`."""
+    if filters != _filters:
+        _filters[:] = filters
+        for name in ("_filters_mutated", "_filters_mutated_lock_held"):  # The second since Python 3.14.
+            getattr(_warnings, name, lambda: None)()
+
+
+def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
 
 
-def _receive(channel: socket.socket) -> Any:
-    """Returns the next line as JSON; ends this process if the launcher needs it no more."""
-    text = b""
-    while not text.endswith(b"\n"):
-        piece = channel.recv(1 << 16)
+def say(channel: int, line: str) -> None:
+    try:
+        os.write(channel, line.replace("\n", " ").encode() + b"\n")
+    except OSError:
+        pass  # The launcher is gone, and ends this process.
+
+
+def receive(channel: int) -> Any:
+    """Returns the next message; ends this process if the launcher needs it no more."""
+    data = b""
+    while True:
+        piece = os.read(channel, 1 << 16)
         if not piece:
             os._exit(0)
-        text += piece
-    return json.loads(text)
+        data += piece
+        length, colon, rest = data.partition(b":")
+        if colon and len(rest) == int(length):
+            return marshal.loads(rest)

@@ -2,17 +2,20 @@
 
 The launcher starts ``python train.py`` itself, with the folder of this file first on PYTHONPATH. Python runs it as its
 `sitecustomize`, at the end of its own start and right before the script. So the interpreter runs the script as ever:
-``__main__``, arguments, paths, ``-m`` and ``-c`` need no imitation. Nothing of the package is imported here, since a
-script must not find it imported before it has done so.
+``__main__``, arguments, paths, ``-m`` and ``-c`` need no imitation. Nothing of the package and next to nothing of
+Python is imported here, since a script must not find imported what it has not imported.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from importlib.machinery import ModuleSpec, PathFinder
-from types import FrameType
-from typing import Any
+
+TYPE_CHECKING = False  # typing is not imported; type checkers know the name.
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import FrameType
+    from typing import Any
 
 VARIABLE = "KERAS_PREEMPT_STANDBY"  # "notes" or the number of a descriptor; "=" and the user's PYTHONPATH if it is set
 NAME = "_keras_preempt_standby"  # Of the module that `keras_preempt.process.this_process` asks.
@@ -22,7 +25,6 @@ began: tuple[int, float] | None = None
 """Of a standby that became a worker: its process id, and when that was, in seconds since 1970."""
 
 started: dict[str, str] = {}  # The environment in which the script starts.
-known = {*sys.modules}  # What Python itself has imported by now.
 ahead: Any = None  # What gives back the imports, in a standby that became a worker.
 _notes: Notes | None = None
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -36,21 +38,21 @@ class Notes:
         self._heads: dict[str, dict[str, str | None]] = {}
         self._mixed = ""
 
-    def find_spec(self, name: str, path: Any = None, target: object = None) -> None:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         make_way()
         importer = _importer()
         own = importer is None or not self._installed.file(importer.f_code.co_filename)
         if own or name.partition(".")[0] == "keras_preempt":
             self._heads.setdefault(name, changes(started, dict(os.environ)))
         elif path is None and not self._mixed:
-            found = PathFinder.find_spec(name, self._own_folders())
+            found = find(name, self._own_folders())
             if found is not None and self._being_imported(importer):
                 self._mixed = name
 
     def told(self) -> dict[str, object]:
         """Ends the notes; returns them."""
         if self in sys.meta_path:
-            sys.meta_path.remove(self)
+            sys.meta_path.remove(self)  # type: ignore[arg-type]
         heads = [[name, changed] for name, changed in self._heads.items() if self._installed.module(name)]
         return {"heads": heads, "mixed": self._mixed, "resident": resident()}
 
@@ -72,7 +74,7 @@ class Installed:
     """Tells files of installed packages and of Python from the user's own."""
 
     def __init__(self) -> None:
-        import site
+        import site  # Python has imported it, since it runs this module.
 
         folders = [os.path.dirname(os.__file__), *site.getsitepackages(), site.getusersitepackages()]
         self._prefixes = tuple({os.path.join(os.path.realpath(folder), "") for folder in folders})
@@ -111,6 +113,15 @@ def make_way() -> None:
     """Called at the script's first import: only the start of Python needs this module under its name."""
     if getattr(sys.modules.get("sitecustomize"), "__file__", None) == __file__:
         del sys.modules["sitecustomize"]
+
+
+def find(name: str, folders: list[str] | None = None) -> ModuleSpec | None:
+    """Returns where a module is found in folders, by default in those of sys.path."""
+    finder: Any = next(
+        (each for each in sys.meta_path if getattr(each, "__name__", "") == "PathFinder"), None
+    )
+    found: ModuleSpec | None = None if finder is None else finder.find_spec(name, folders)
+    return found
 
 
 def changes(before: dict[str, str], after: dict[str, str]) -> dict[str, str | None]:

@@ -1,0 +1,181 @@
+"""Scripts that are restarted with standbys and without, in an environment with small installed packages of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from keras_preempt.cluster import RestartPolicy, Supervisor
+from keras_preempt.cluster.outcome import SupervisorReport
+
+REPOSITORY = Path(__file__).parents[2]
+
+_TRAINER = """
+import json, os, signal, sys, time
+
+incarnation = int(os.environ.get("KERAS_PREEMPT_LAUNCHER_INCARNATION", 0))
+worker = os.environ.get("KERAS_PREEMPT_WORKER", "0")
+# When and by which process this was imported, and when the script began.
+with open(os.path.join(os.environ["NOTES"], f"{incarnation}-{worker}.json"), "w") as file:
+    json.dump({"pid": os.getpid(), "imported": time.monotonic()}, file)
+
+def train(restarts=1):
+    from keras_preempt.report.status import Status
+    with open(os.path.join(os.environ["NOTES"], f"began-{incarnation_now()}-{worker}"), "w") as file:
+        file.write(str(os.getpid()))
+    Status().began_training()
+    sys.stdout.flush()
+    if incarnation_now() >= restarts:
+        return
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write)
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    print("trains", flush=True)
+    import select
+    assert select.select([read], [], [], 60)[0], "no signal came"
+    sys.exit(75)
+
+def incarnation_now():
+    return int(os.environ.get("KERAS_PREEMPT_LAUNCHER_INCARNATION", 0))
+"""
+
+
+@dataclass
+class Run:
+    """What came of a run.
+
+    Attributes:
+        report: The supervisor's.
+        output: The lines of each worker in each of its starts, by (incarnation, worker).
+        said: What the launcher said.
+        standbys: The (incarnation, worker) that were standbys before.
+        started: How often the script's process came so far that it trains, in each start.
+    """
+
+    report: SupervisorReport
+    output: dict[tuple[int, int], list[str]]
+    said: list[str]
+    standbys: set[tuple[int, int]] = field(default_factory=set)
+
+
+class Installation:
+    """A virtual environment whose packages are those of a test, with this package beside them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
+        self.python = str(folder / "venv/bin/python")
+        (self.packages,) = (folder / "venv/lib").glob("python*/site-packages")
+        (self.packages / "keras_preempt.pth").write_text(f"{REPOSITORY}\n")
+        self.install("trainer", _TRAINER)
+
+    def install(self, name: str, code: str) -> Path:
+        """Writes a module, or with a name such as "package/__init__" one of a package; returns its file."""
+        file = self.packages / f"{name}.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(textwrap.dedent(code))
+        return file
+
+    def script(self, code: str, name: str = "train.py") -> str:
+        file = self.folder / name
+        file.parent.mkdir(exist_ok=True, parents=True)
+        file.write_text(textwrap.dedent(code))
+        return str(file)
+
+    def run(
+        self,
+        command: list[str],
+        *,
+        standby: bool,
+        workers: int = 1,
+        restarts: int = 1,
+        wait: bool = True,
+        environment: dict[str, str | None] | None = None,
+    ) -> Run:
+        """Trains, and preempts it in each start but the last, when there are as many standbys as workers if it can."""
+        notes = self.folder / f"notes-{len(list(self.folder.glob('notes-*')))}"
+        notes.mkdir()
+        output: dict[tuple[int, int], list[str]] = {}
+        said: list[str] = []
+        number = 0
+        trains, changed = 0, threading.Condition()
+
+        def log(index: int, line: str) -> None:
+            nonlocal trains
+            output.setdefault((number, index), []).append(line)
+            if line == "trains":
+                with changed:
+                    trains += 1
+                    changed.notify_all()
+
+        def variables(incarnation: int) -> dict[str, str | None]:
+            nonlocal number, trains
+            number, trains = incarnation, 0
+            return {"NOTES": str(notes), "PYTHONDONTWRITEBYTECODE": None, **(environment or {})}
+
+        supervisor = Supervisor(
+            workers,
+            command,
+            policy=RestartPolicy(max_restarts_without_progress=restarts),
+            say=said.append,
+            log=log,
+            environment=variables,
+            cwd=self.folder,
+            standby=standby,
+        )
+        over = threading.Event()
+
+        def preempt() -> None:
+            for incarnation in range(restarts):
+                with changed:
+                    changed.wait_for(
+                        lambda at=incarnation: over.is_set() or (number == at and trains == workers), 60
+                    )
+                while standby and wait and supervisor.standbys < workers and not over.wait(0.02):
+                    if any("no standby" in line for line in said):
+                        break
+                for index in range(workers):
+                    supervisor.send(index, signal.SIGTERM)
+
+        preempting = threading.Thread(target=preempt)
+        preempting.start()
+        try:
+            report = supervisor.run()
+        finally:
+            over.set()
+            with changed:
+                changed.notify_all()
+            preempting.join()
+        run = Run(report, output, said)
+        for incarnation in range(1, len(report.incarnations)):
+            for worker in range(workers):
+                began = notes / f"began-{incarnation}-{worker}"
+                imported = [json.loads(file.read_text()) for file in notes.glob("*.json")]
+                before = [
+                    each["imported"]
+                    for each in imported
+                    if began.exists() and str(each["pid"]) == began.read_text()
+                ]
+                if before and min(before) < max(
+                    exit.at for exit in report.incarnations[incarnation - 1].exits
+                ):
+                    run.standbys.add((incarnation, worker))
+        return run
+
+
+def open_files(pid: int | str = "self") -> dict[int, str]:
+    """What the descriptors of a process are."""
+    folder = f"/proc/{pid}/fd"
+    return {
+        int(each): os.readlink(f"{folder}/{each}")
+        for each in os.listdir(folder)
+        if os.path.exists(f"{folder}/{each}")
+    }
