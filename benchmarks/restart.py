@@ -37,9 +37,11 @@ SCRIPT = Path(__file__).parent / "scripts" / "restart_job.py"
 PARTS = {"start": "script", "import": "imported", "build": "built", "resume": "training", "step": "step"}
 AIM, SECONDS = 0.35, 2.0
 
-_TIMEOUT = 300.0  # seconds for one start
+_TIMEOUT = 90.0  # seconds for one start
 _SETTLED = 3.0  # Seconds of training before a job without standbys is preempted.
 _ENVIRONMENT = {
+    # Compiled modules are kept, as an installer keeps them; None removes a variable.
+    "PYTHONDONTWRITEBYTECODE": None,
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "CUDA_VISIBLE_DEVICES": "-1",
     "JAX_PLATFORMS": "cpu",
@@ -75,7 +77,7 @@ class Restart:
         return sum(self.parts.values())
 
 
-def environment(job: Job) -> dict[str, str]:
+def environment(job: Job) -> dict[str, str | None]:
     return {**_ENVIRONMENT, "KERAS_BACKEND": job.backend}
 
 
@@ -126,12 +128,15 @@ def _preempt(
     for number in range(restarts):
         deadline = time.monotonic() + _TIMEOUT
         while not all((folder / f"{number}-{worker}.json").exists() for worker in range(workers)):
-            if over.wait(0.1) or time.monotonic() > deadline:
+            if over.wait(0.1) or time.monotonic() > deadline + _TIMEOUT:
                 break
         settled = time.monotonic() + _SETTLED
         while time.monotonic() < settled or (standby and supervisor.standbys < workers):
-            if over.wait(0.1) or time.monotonic() > deadline:
-                break
+            if over.wait(0.1):
+                return
+            if time.monotonic() > deadline:
+                supervisor.send(0, signal.SIGKILL)  # The job fails, and what it said is shown.
+                return
         supervisor.send(0, signal.SIGTERM)
 
 
@@ -160,7 +165,9 @@ def process(job: Job, program: str) -> float:
 
 def _run(arguments: Sequence[str], job: Job) -> None:
     command = [sys.executable, *arguments]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, **environment(job)})
+    variables = {**os.environ, **environment(job)}
+    found = {name: value for name, value in variables.items() if value is not None}
+    subprocess.run(command, check=True, capture_output=True, env=found)
 
 
 IMPORTS = {

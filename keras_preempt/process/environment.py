@@ -82,3 +82,12 @@ RESTORE = "KERAS_PREEMPT_RESTORE"
 STANDBY = "KERAS_PREEMPT_STANDBY"
 """Tells Python's start in a worker to note imports, or to make them ahead: set by ``run --standby``, and gone before
 the script starts; see ``cluster/standby_site``."""
+
+JAX_CACHE = "JAX_COMPILATION_CACHE_DIR"
+"""Where JAX keeps compiled programs; ``run`` and ``drill`` name a folder of their own if nobody has."""
+
+JAX_CACHE_LEAST_SECONDS = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+"""How long JAX must have compiled a program to keep it."""
+
+JAX_CACHE_ENABLED = "JAX_ENABLE_COMPILATION_CACHE"
+"""Whether JAX keeps any; true by default."""

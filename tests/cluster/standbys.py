@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from keras_preempt.cluster import RestartPolicy, Supervisor
 from keras_preempt.cluster.outcome import SupervisorReport
+from keras_preempt.cluster.worker import LEFT_BEHIND
 
 REPOSITORY = Path(__file__).parents[2]
 
 _TRAINER = """
 import json, os, signal, sys, time
 
-incarnation = int(os.environ.get("KERAS_PREEMPT_LAUNCHER_INCARNATION", 0))
-worker = os.environ.get("KERAS_PREEMPT_WORKER", "0")
-# When and by which process this was imported, and when the script began.
-with open(os.path.join(os.environ["NOTES"], f"{incarnation}-{worker}.json"), "w") as file:
-    json.dump({"pid": os.getpid(), "imported": time.monotonic()}, file)
+imported = time.monotonic()  # In a standby this is before its start.
 
 def train(restarts=1):
     from keras_preempt.report.status import Status
-    with open(os.path.join(os.environ["NOTES"], f"began-{incarnation_now()}-{worker}"), "w") as file:
-        file.write(str(os.getpid()))
+    worker = os.environ.get("KERAS_PREEMPT_WORKER", "0")
+    with open(os.path.join(os.environ["NOTES"], f"{incarnation_now()}-{worker}"), "w") as file:
+        file.write(str(imported))
     Status().began_training()
     sys.stdout.flush()
     if incarnation_now() >= restarts:
@@ -57,7 +54,6 @@ class Run:
         output: The lines of each worker in each of its starts, by (incarnation, worker).
         said: What the launcher said.
         standbys: The (incarnation, worker) that were standbys before.
-        started: How often the script's process came so far that it trains, in each start.
     """
 
     report: SupervisorReport
@@ -98,9 +94,13 @@ class Installation:
         workers: int = 1,
         restarts: int = 1,
         wait: bool = True,
+        before: Callable[[], object] = lambda: None,
         environment: dict[str, str | None] | None = None,
     ) -> Run:
-        """Trains, and preempts it in each start but the last, when there are as many standbys as workers if it can."""
+        """Trains, and preempts it in each start but the last, when there are as many standbys as workers if it can.
+
+        `before` is called before each preemption; `wait` says whether to wait for standbys.
+        """
         notes = self.folder / f"notes-{len(list(self.folder.glob('notes-*')))}"
         notes.mkdir()
         output: dict[tuple[int, int], list[str]] = {}
@@ -110,6 +110,8 @@ class Installation:
 
         def log(index: int, line: str) -> None:
             nonlocal trains
+            if line.startswith(LEFT_BEHIND):  # Ends with the number of a process.
+                return
             output.setdefault((number, index), []).append(line)
             if line == "trains":
                 with changed:
@@ -142,6 +144,7 @@ class Installation:
                 while standby and wait and supervisor.standbys < workers and not over.wait(0.02):
                     if any("no standby" in line for line in said):
                         break
+                before()
                 for index in range(workers):
                     supervisor.send(index, signal.SIGTERM)
 
@@ -157,25 +160,8 @@ class Installation:
         run = Run(report, output, said)
         for incarnation in range(1, len(report.incarnations)):
             for worker in range(workers):
-                began = notes / f"began-{incarnation}-{worker}"
-                imported = [json.loads(file.read_text()) for file in notes.glob("*.json")]
-                before = [
-                    each["imported"]
-                    for each in imported
-                    if began.exists() and str(each["pid"]) == began.read_text()
-                ]
-                if before and min(before) < max(
-                    exit.at for exit in report.incarnations[incarnation - 1].exits
-                ):
+                imported = notes / f"{incarnation}-{worker}"
+                ended = max(exit.at for exit in report.incarnations[incarnation - 1].exits)
+                if imported.exists() and float(imported.read_text()) < ended:
                     run.standbys.add((incarnation, worker))
         return run
-
-
-def open_files(pid: int | str = "self") -> dict[int, str]:
-    """What the descriptors of a process are."""
-    folder = f"/proc/{pid}/fd"
-    return {
-        int(each): os.readlink(f"{folder}/{each}")
-        for each in os.listdir(folder)
-        if os.path.exists(f"{folder}/{each}")
-    }

@@ -38,7 +38,9 @@ def compared(installed: Installation, command: list[str], **options: object) -> 
     assert [i.verdict.outcome for i in run.report.incarnations] == [
         i.verdict.outcome for i in plain.report.incarnations
     ]
-    assert run.output == plain.output
+    for start, lines in plain.output.items():
+        assert run.output[start] == lines
+    assert run.output.keys() == plain.output.keys()
     return plain, run
 
 
@@ -255,16 +257,18 @@ def test_one_that_becomes_another_program_is_not_prepared(installed):
 def test_one_that_trains_in_a_child_is_not_prepared(installed):
     script = installed.script(
         """
-        import os, sys, trainer
+        import os, signal, sys, trainer
         child = os.fork()
         if child == 0:
             trainer.train()
             os._exit(0)
+        signal.signal(signal.SIGTERM, lambda number, frame: os.kill(child, number))
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         """
     )
-    run = installed.run([installed.python, script], standby=True, restarts=0)
-    assert run.report.exit_code == 0
+    _, run = compared(installed, [installed.python, script])
+    assert not run.standbys
+    assert len([line for line in run.said if "has started itself" in line]) == 1
 
 
 def test_a_variable_with_another_value_each_time_starts_the_script_afresh(installed):
@@ -299,40 +303,18 @@ def test_a_package_that_was_replaced_meanwhile_is_imported_anew(installed):
     file = installed.install("loud", "print('old')")
     script = installed.script(
         f"""
-        import loud, trainer
-        if trainer.incarnation_now() == 0:
-            import os, select
-            while not os.path.exists({str(installed.folder / "replaced")!r}):
-                select.select([], [], [], 0.02)
+        import os, select, loud, trainer
         trainer.train()
         """
     )
 
-    def replace_when_ready() -> None:
-        while not any(installed.folder.glob("notes-*/1-0.json")):  # The standby has imported.
-            time.sleep(0.02)
+    def replace() -> None:
         file.write_text("print('new, and longer')")
-        (installed.folder / "replaced").touch()
 
-    # The first start trains only when the package was replaced; so the standby is asked for after that.
-    script = installed.script("import loud, trainer\ntrainer.train()")
-    import threading
-
-    original = Installation.run
-    replacing = threading.Thread(target=lambda: _replace(installed, file))
-    replacing.start()
-    run = original(installed, [installed.python, script], standby=True)
-    replacing.join()
-    assert run.report.exit_code == 0
-    assert "new, and longer" in run.output[1, 0]
-
-
-def _replace(installed: Installation, file: Path) -> None:
-    for _ in range(3000):
-        if any(installed.folder.glob("notes-*/*.json")):
-            break
-        time.sleep(0.01)
-    file.write_text("print('new, and longer')")
+    run = installed.run([installed.python, script], standby=True, before=replace)
+    assert (run.report.exit_code, run.standbys) == (0, set())
+    assert run.output[1, 0] == ["new, and longer"]
+    assert any("loud has changed" in line for line in run.said)
 
 
 def test_own_code_is_never_run_ahead(installed):

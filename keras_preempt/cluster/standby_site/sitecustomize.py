@@ -27,11 +27,12 @@ began: tuple[int, float] | None = None
 started: dict[str, str] = {}  # The environment in which the script starts.
 ahead: Any = None  # What gives back the imports, in a standby that became a worker.
 _notes: Notes | None = None
+_PACKAGE = "keras_preempt"  # Installed, also where it is only a checkout.
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class Notes:
-    """Sees every import, and notes those that the user's own code makes."""
+    """Sees every import, and notes those that the script makes, with what it has set in the environment before."""
 
     def __init__(self) -> None:
         self._installed = Installed()
@@ -40,14 +41,15 @@ class Notes:
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         make_way()
+        if sys._getframe(2).f_code.co_name != "_find_and_load_unlocked":
+            return  # Somebody only asks where a module is.
         importer = _importer()
-        own = importer is None or not self._installed.file(importer.f_code.co_filename)
-        if own or name.partition(".")[0] == "keras_preempt":
+        own = importer is None or not self._is_installed(importer)
+        # Packages, also those that one function of another imports; parts of one, if the user's code asks for them.
+        if (own or path is None or name.startswith(_PACKAGE)) and not self._in_import(importer):
             self._heads.setdefault(name, changes(started, dict(os.environ)))
-        elif path is None and not self._mixed:
-            found = find(name, self._own_folders())
-            if found is not None and self._being_imported(importer):
-                self._mixed = name
+        elif path is None and not own and not self._mixed and find(name, self._own_folders()) is not None:
+            self._mixed = name
 
     def told(self) -> dict[str, object]:
         """Ends the notes; returns them."""
@@ -57,14 +59,19 @@ class Notes:
         return {"heads": heads, "mixed": self._mixed, "resident": resident()}
 
     def _own_folders(self) -> list[str]:
-        return [each for each in sys.path if not self._installed.file(os.path.join(each or os.getcwd(), ""))]
+        folders = [each or os.getcwd() for each in sys.path]
+        return [each for each in folders if not self._installed.file(os.path.join(each, ""))]
 
-    def _being_imported(self, frame: FrameType | None) -> bool:
+    def _is_installed(self, frame: FrameType) -> bool:
+        name = str(frame.f_globals.get("__name__"))
+        return name.partition(".")[0] == _PACKAGE or self._installed.file(frame.f_code.co_filename)
+
+    def _in_import(self, frame: FrameType | None) -> bool:
         """Whether an installed module is being imported in this frame or one that called it."""
         while frame is not None:
             code = frame.f_code
             main = frame.f_globals.get("__name__") == "__main__"
-            if code.co_name == "<module>" and not main and self._installed.file(code.co_filename):
+            if code.co_name == "<module>" and not main and self._is_installed(frame):
                 return not code.co_filename.startswith("<frozen ")
             frame = frame.f_back
         return False
@@ -91,7 +98,7 @@ class Installed:
         return self._known[path]
 
     def module(self, name: str) -> bool:
-        if name.partition(".")[0] == "keras_preempt":
+        if name.partition(".")[0] == _PACKAGE:
             return name in sys.modules
         spec: ModuleSpec | None = getattr(sys.modules.get(name), "__spec__", None)
         if spec is None:
@@ -170,6 +177,7 @@ def _begin(given: str) -> None:
         if error.name != "sitecustomize":
             raise
         sys.modules["sitecustomize"] = module
+    sys.modules.pop("__future__", None)  # Python imports it for the first line of code here.
     started.update(os.environ)
     if mode == "notes":
         _notes = Notes()
