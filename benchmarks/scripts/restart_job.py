@@ -9,15 +9,15 @@ import time
 
 marks = {"script": time.monotonic()}
 
-import json
-import os
-import sys
-from pathlib import Path
+import json  # noqa: E402 - The first line of the script comes before its imports.
+import os  # noqa: E402
+import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
 
-import keras
-import numpy as np
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
 
-import keras_preempt
+import keras_preempt  # noqa: E402
 
 marks["imported"] = time.monotonic()
 

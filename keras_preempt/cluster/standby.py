@@ -42,7 +42,7 @@ _TAKES_A_WORD = frozenset("WX")
 
 
 def why_not(command: Sequence[str]) -> str | None:
-    """Returns why no standby can become this command; None if one can: a Python that runs a script, ``-m`` or ``-c``."""
+    """Returns why no standby can become this command; None if one can: Python with a script, ``-m`` or ``-c``."""
     words = list(command)
     program = shutil.which(words[0])
     if program is None:
@@ -295,7 +295,7 @@ class Standbys:
         self._waiting.clear()
 
 
-def _message(value: object) -> bytes:
+def _message(value: Any) -> bytes:
     """What a standby reads without the module `json`, which its script may not have imported."""
     data = marshal.dumps(value, 2)
     return b"%d:%s" % (len(data), data)

@@ -379,9 +379,17 @@ def compile_cache(root: Path) -> dict[str, str]:
 
     JAX names each by a hash of the program, the compiler, its options and the devices.
     """
-    if JAX_CACHE in os.environ or os.environ.get(JAX_CACHE_ENABLED, "1").lower() in ("0", "false", "no", "off"):
+    if JAX_CACHE in os.environ or os.environ.get(JAX_CACHE_ENABLED, "1").lower() in (
+        "0",
+        "false",
+        "no",
+        "off",
+    ):
         return {}
-    return {JAX_CACHE: str(root / "compiled"), JAX_CACHE_LEAST_SECONDS: os.environ.get(JAX_CACHE_LEAST_SECONDS, "0")}
+    return {
+        JAX_CACHE: str(root / "compiled"),
+        JAX_CACHE_LEAST_SECONDS: os.environ.get(JAX_CACHE_LEAST_SECONDS, "0"),
+    }
 
 
 def _failure_code(incarnation: Incarnation) -> int:

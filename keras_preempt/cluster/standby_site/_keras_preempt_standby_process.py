@@ -8,7 +8,7 @@ found, a new process takes the place of this one and imports by itself.
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import _thread
 import _warnings
 import atexit
@@ -18,7 +18,7 @@ import os
 import sys
 import time
 
-import sitecustomize as site_part  # The one beside this file, as it is called at this moment.
+import sitecustomize as site_part  # type: ignore[import-not-found]  # The one beside this file, as it is called at this moment.
 
 TYPE_CHECKING = False  # See `sitecustomize`.
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ READ_IN_C = tuple(
     "NUMEXPR_ NVIDIA_ OMP_ OPENBLAS_ PATH PYTHON ROC TF_ TF2_ TPU_ TZ XLA_".split()
 )
 
-_filters: list[Any] = _warnings.filters  # type: ignore[attr-defined]  # The list of the module `warnings`.
+_filters: list[Any] = _warnings.filters  # The list of the module `warnings`.
 _directory = os.getcwd()
 
 
@@ -54,7 +54,7 @@ class Import:
         self.filters: list[Any] = []
         self.output = b""
 
-    def run(self, watch: Watch) -> None:
+    def run(self, watch: ImportWatch) -> None:
         known, filters = set(sys.modules), list(_filters)
         watch.on = True
         __import__(self.head)
@@ -77,7 +77,7 @@ class Import:
             os.write(2, self.output)
 
 
-class Watch:
+class ImportWatch:
     """While it is entered: sees which variables imports read while it is `on`, their exit handlers and output."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Watch:
         self.on = False
         self._at_exit: list[tuple[Any, Any, Any]] = []
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> ImportWatch:
         self._register, self._getitem = atexit.register, os._Environ.__getitem__
         getitem = self._getitem
 
@@ -153,8 +153,8 @@ class Ahead:
                 each.give_back()
             self._given = index + 1
             if self._given == len(self._imports):
-                sys.meta_path.remove(self)  # type: ignore[arg-type]
-            spec: ModuleSpec = type(os.__spec__)(name, Given(sys.modules.pop(name)))  # type: ignore[arg-type, misc]
+                sys.meta_path.remove(self)
+            spec: ModuleSpec = type(os.__spec__)(name, Given(sys.modules.pop(name)))  # type: ignore[arg-type]
             return spec
 
     def training_begins(self) -> None:
@@ -228,7 +228,7 @@ def import_ahead(heads: list[tuple[str, dict[str, str | None]]]) -> tuple[list[I
     """
     imports: list[Import] = []
     before, filters = state(), list(_filters)
-    with Watch() as watch:
+    with ImportWatch() as watch:
         for head, changed in heads:
             if head not in sys.modules:
                 set_environment({**site_part.started, **changed})
@@ -265,7 +265,7 @@ def state() -> dict[str, object]:
 
 def file_of(head: str) -> tuple[str | None, int, int] | None:
     """What identifies the file in which the package of a module is found now."""
-    spec = site_part.find(head.partition(".")[0])
+    spec = site_part.locate(head.partition(".")[0])
     if spec is None or spec.origin is None:
         return None
     try:

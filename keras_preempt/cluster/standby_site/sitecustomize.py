@@ -48,13 +48,13 @@ class Notes:
         # Packages, also those that one function of another imports; parts of one, if the user's code asks for them.
         if (own or path is None or name.startswith(_PACKAGE)) and not self._in_import(importer):
             self._heads.setdefault(name, changes(started, dict(os.environ)))
-        elif path is None and not own and not self._mixed and find(name, self._own_folders()) is not None:
+        elif path is None and not own and not self._mixed and locate(name, self._own_folders()) is not None:
             self._mixed = name
 
     def told(self) -> dict[str, object]:
         """Ends the notes; returns them."""
         if self in sys.meta_path:
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
         heads = [[name, changed] for name, changed in self._heads.items() if self._installed.module(name)]
         return {"heads": heads, "mixed": self._mixed, "resident": resident()}
 
@@ -122,7 +122,7 @@ def make_way() -> None:
         del sys.modules["sitecustomize"]
 
 
-def find(name: str, folders: list[str] | None = None) -> ModuleSpec | None:
+def locate(name: str, folders: list[str] | None = None) -> ModuleSpec | None:
     """Returns where a module is found in folders, by default in those of sys.path."""
     finder: Any = next(
         (each for each in sys.meta_path if getattr(each, "__name__", "") == "PathFinder"), None
@@ -165,14 +165,12 @@ def _begin(given: str) -> None:
     else:
         del os.environ["PYTHONPATH"]
     module = sys.modules[NAME] = sys.modules["sitecustomize"]
-    standby: Any = None
-    if mode != "notes":
-        import _keras_preempt_standby_process as standby  # type: ignore[import-not-found]
+    standby: Any = None if mode == "notes" else __import__("_keras_preempt_standby_process")
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or ".") != _HERE]
     sys.path_importer_cache.pop(_HERE, None)
     del sys.modules["sitecustomize"]
     try:
-        import sitecustomize  # noqa: F401 - The user's own.
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401 - The user's own.
     except ModuleNotFoundError as error:
         if error.name != "sitecustomize":
             raise
@@ -181,7 +179,7 @@ def _begin(given: str) -> None:
     started.update(os.environ)
     if mode == "notes":
         _notes = Notes()
-        sys.meta_path.insert(0, _notes)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _notes)
     else:
         standby.stand_by(int(mode))
 
