@@ -20,9 +20,9 @@ from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cluster.hangs import Hang
 from keras_preempt.cluster.local import WorkerExit
 from keras_preempt.drilled.places import record_name
-from keras_preempt.process.environment import DRILL_RECORD
+from keras_preempt.process.environment import CLOUD, DRILL_RECORD
 from keras_preempt.report import events
-from keras_preempt.report.status import fit_file, memory_file, process_file
+from keras_preempt.report.status import CLOUD_FILE, fit_file, memory_file, process_file
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,14 @@ def read_in_memory(directory: Path, workers: int) -> int:
     """The furthest step that a worker has kept in memory; 0 for none."""
     steps = [(_read(directory / memory_file(index)) or {}).get("step") for index in range(workers)]
     return max((step for step in steps if type(step) is int), default=0)
+
+
+def read_cloud(root: Path) -> dict[str, str]:
+    """The variable with what metadata servers have told the newest start that asked them, none if none has."""
+    for file in sorted(root.glob(f"[0-9]*/{CLOUD_FILE}"), reverse=True):
+        if (answer := (_read(file) or {}).get("answer")) is not None:
+            return {CLOUD: json.dumps(answer)}
+    return {}
 
 
 def overdue(directory: Path, workers: int, limit: float) -> dict[int, int]:

@@ -32,6 +32,7 @@ from keras_preempt.cluster.outcome import (
 from keras_preempt.cluster.standby import Standbys
 from keras_preempt.cluster.status import (
     overdue,
+    read_cloud,
     read_in_memory,
     read_listening,
     read_statuses,
@@ -226,6 +227,7 @@ class Supervisor:
             INCARNATION: str(number),
             STATUS_DIR: str(status_dir),
             **compile_cache(root),
+            **read_cloud(root),
             **self._end_time(),
             **self._environment(number),
         }

@@ -8,7 +8,10 @@ answer every request.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
+import math
 import os
 import threading
 import time
@@ -94,7 +97,8 @@ class Detection:
         self._limit = limit
         self._stopping = Stopping()
         self._thread = threading.Thread(target=self._ask, name="keras_preempt-platform", daemon=True)
-        self._answered: tuple[str, str] | None = None
+        self._patience = math.inf
+        self._answered: tuple[str | None, str] | None = None
         self._platform: Platform | None = None
         found, device = find_accelerator(variables, root)
         self._accelerator: Accelerator = found if accelerator is None else accelerator
@@ -111,6 +115,12 @@ class Detection:
         self._servers = named or (servers if self._cloud is None else [])
         if not self._servers:
             self._platform = self._compose(self._cloud)
+        elif (known := _earlier_answer(variables)) is not None:
+            if known[0] is None:
+                self._patience = 0.0  # They are asked again, but nothing waits for them any more.
+            else:
+                self._answered = known
+                self._platform = self._compose(*known)
 
     def start(self) -> Detection:
         """Sends the requests, if there are any. Returns itself."""
@@ -122,10 +132,16 @@ class Detection:
         """The platform as far as it is known after `timeout` seconds. The first call decides and ends the requests."""
         if self._platform is None:
             self.start()
-            self._thread.join(timeout)
+            self._thread.join(min(timeout, self._patience))
             self.stop()
-            self._platform = self._compose(*self._answered or (self._cloud, "no metadata server answered"))
+            self._answered = self._answered or (self._cloud, "no metadata server answered")
+            self._platform = self._compose(*self._answered)
         return self._platform
+
+    @property
+    def answer(self) -> tuple[str | None, str] | None:
+        """Which cloud metadata servers have named, and the sign of it; None if they did not have to be asked."""
+        return self._answered
 
     def stop(self) -> None:
         """Ends the requests. Can be called twice, and without a start."""
@@ -159,6 +175,14 @@ _found: dict[tuple[str | None, ...], Platform] = {}
 _VARIABLES = (environment.PLATFORM, *(name for cloud in CLOUDS.values() for name in cloud.variables))
 
 
+def _earlier_answer(variables: Mapping[str, str]) -> tuple[str | None, str] | None:
+    with contextlib.suppress(ValueError, TypeError):
+        cloud, sign = json.loads(variables.get(environment.CLOUD, ""))
+        if (cloud is None or cloud in CLOUDS) and isinstance(sign, str):
+            return cloud, sign
+    return None
+
+
 class KnownOnce:
     """A `Detection` whose result this process remembers: a machine does not change, and asking takes a second."""
 
@@ -171,6 +195,11 @@ class KnownOnce:
         if self._detection is not None:
             _found[self._key] = self._detection.result()
         return _found[self._key]
+
+    @property
+    def answer(self) -> tuple[str | None, str] | None:
+        """What metadata servers have answered to this process; None if they were not asked here."""
+        return None if self._detection is None else self._detection.answer
 
     def stop(self) -> None:
         if self._detection is not None:

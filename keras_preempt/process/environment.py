@@ -64,6 +64,9 @@ INCARNATION = "KERAS_PREEMPT_LAUNCHER_INCARNATION"
 PLATFORM = "KERAS_PREEMPT_PLATFORM"
 """Names the platform instead of having it detected, such as "gce-gpu" or "slurm"; "generic": no metadata."""
 
+CLOUD = "KERAS_PREEMPT_CLOUD"
+"""What metadata servers have told an earlier start: JSON [cloud or null, sign]; set by the launcher."""
+
 GCE_METADATA_HOST = "GCE_METADATA_HOST"
 """Host or host:port of Compute Engine's metadata server, as Google's own libraries read it."""
 

@@ -25,6 +25,10 @@ def imports_file(worker: int) -> str:
     return f"imports-{worker}.json"
 
 
+CLOUD_FILE = "cloud.json"
+"""The file with what metadata servers have answered, for the next start."""
+
+
 def memory_file(worker: int) -> str:
     """The file in which a worker names the newest step that is in the memory of the machines."""
     return f"memory-{worker}.json"

@@ -243,6 +243,36 @@ def test_who_needs_the_result_earlier_or_not_at_all_need_not_wait(tmp_path: Path
         unwanted.stop()
 
 
+def test_a_start_after_one_that_was_answered_asks_nobody(tmp_path: Path) -> None:
+    with RawServer("hang") as server:
+        variables = {
+            "GCE_METADATA_HOST": server.address,
+            "KERAS_PREEMPT_CLOUD": '["aws", "as its server says"]',
+        }
+        found = detect(variables=variables, root=tmp_path)
+        assert (found.name, server.requests) == ("aws", [])
+    assert "as its server says" in found.signs
+
+
+def test_a_start_after_one_without_an_answer_does_not_wait_for_one(tmp_path: Path) -> None:
+    with RawServer("hang") as server:
+        variables = {
+            "GCE_METADATA_HOST": server.address,
+            "KERAS_PREEMPT_CLOUD": '[null, "no metadata server answered"]',
+        }
+        began = time.monotonic()
+        found = Detection(variables=variables, root=tmp_path, limit=30).result(timeout=30)
+        assert time.monotonic() - began < 15
+    assert found.name == "generic"
+
+
+@pytest.mark.parametrize("told", ["", "[", "{}", '["mars", "x"]', '["aws"]', "[null, 1]"])
+def test_an_earlier_answer_that_is_none_is_asked_for_again(told: str, tmp_path: Path) -> None:
+    with RawServer("answer", GOOGLE) as server:
+        variables = {"GCE_METADATA_HOST": server.address, "KERAS_PREEMPT_CLOUD": told}
+        assert ask(variables, tmp_path).name == "gce-cpu"
+
+
 def test_the_first_result_stands(tmp_path: Path) -> None:
     with RawServer("answer", GOOGLE) as server:
         detection = Detection(variables={"GCE_METADATA_HOST": server.address}, root=tmp_path, limit=30)

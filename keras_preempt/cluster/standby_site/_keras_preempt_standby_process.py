@@ -28,10 +28,38 @@ if TYPE_CHECKING:
 
 PLACES = ("TF_CONFIG", "KERAS_DISTRIBUTION_")  # Others in every start.
 
-# Of libraries in C, whose reading of variables is not seen.
-READ_IN_C = tuple(
-    "ABSL_ BLIS_ CUBLAS_ CUDA CUDNN_ GLIBC_ GLOG_ GOTO_ GRPC_ HIP_ HSA_ JAX_ KMP_ LANG LC_ LD_ LIBTPU MALLOC MKL_ NCCL_ "
-    "NUMEXPR_ NVIDIA_ OMP_ OPENBLAS_ PATH PYTHON ROC TF_ TF2_ TPU_ TZ XLA_".split()
+# What libraries in C read, which is not seen: variables that begin so.
+READ_IN_C = (
+    *(
+        "ABSL_",
+        "BLIS_",
+        "CUBLAS_",
+        "CUDA",
+        "CUDNN_",
+        "GLIBC_",
+        "GLOG_",
+        "GOTO_",
+        "GRPC_",
+        "HIP_",
+        "HSA_",
+        "JAX_",
+        "KMP_",
+    ),
+    *(
+        "LANG",
+        "LC_",
+        "LD_",
+        "LIBTPU",
+        "MALLOC",
+        "MKL_",
+        "NCCL_",
+        "NUMEXPR_",
+        "NVIDIA_",
+        "OMP_",
+        "OPENBLAS_",
+        "PATH",
+    ),
+    *("PYTHON", "ROC", "TF_", "TF2_", "TPU_", "TZ", "XLA_"),
 )
 
 _filters: list[Any] = _warnings.filters  # The list of the module `warnings`.
@@ -189,7 +217,7 @@ class Given:
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:
-        try:
+        try:  # noqa: SIM105 - contextlib is not imported.
             module.__spec__ = self._spec
         except AttributeError:
             pass  # Not every object that is a module has one.
@@ -298,7 +326,7 @@ def flush() -> None:
 
 
 def say(channel: int, line: str) -> None:
-    try:
+    try:  # noqa: SIM105
         os.write(channel, line.replace("\n", " ").encode() + b"\n")
     except OSError:
         pass  # The launcher is gone, and ends this process.

@@ -20,7 +20,7 @@ from keras_preempt.notices.polling import EarlyNotices, PolledNotices, notice_be
 from keras_preempt.notices.signals import SignalNotices
 from keras_preempt.notices.termination import Termination, TerminationConfig
 from keras_preempt.notices.time_limit import TimeLimitNotices
-from keras_preempt.report.status import listens
+from keras_preempt.report.status import CLOUD_FILE, leave_file, listens
 from keras_preempt.training.run import several_fits
 from keras_preempt.training.run.runtime import Runtime
 
@@ -94,6 +94,8 @@ class NoticeSources:
         environment variable that names a metadata server is wrong.
         """
         platform = self._detection.result()
+        if (answer := self._detection.answer) is not None:
+            leave_file(CLOUD_FILE, {"answer": answer})
         if self._place.workers:
             platform = platform.for_tpu_coordinator()
         elif self._place.members == 1 or not backend().hears_by_key:
