@@ -15,6 +15,7 @@ from typing import TextIO
 
 from keras_preempt.checkpoint import machine_memory
 from keras_preempt.checkpoint.storage.staging import scratch_directory
+from keras_preempt.cluster.compile_cache import compile_cache
 from keras_preempt.cluster.ending_hangs import HangWatch
 from keras_preempt.cluster.hangs import Limits
 from keras_preempt.cluster.local import LocalCluster, default_prefix
@@ -41,14 +42,7 @@ from keras_preempt.cluster.status import (
     recorded_steps,
 )
 from keras_preempt.process import this_process
-from keras_preempt.process.environment import (
-    END_TIME,
-    INCARNATION,
-    JAX_CACHE,
-    JAX_CACHE_ENABLED,
-    JAX_CACHE_LEAST_SECONDS,
-    STATUS_DIR,
-)
+from keras_preempt.process.environment import END_TIME, INCARNATION, STATUS_DIR
 from keras_preempt.process.exit_codes import EXIT_INTERRUPTED, EXIT_NOT_SAVED
 
 _ANSWERED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -374,24 +368,6 @@ class Supervisor:
                 self._cluster.signal_all(signal.SIGKILL)
             else:
                 self._cluster.signal_all(signal.SIGTERM if received is signal.SIGHUP else received)
-
-
-def compile_cache(root: Path) -> dict[str, str]:
-    """The variables by which JAX keeps below `root` what it compiles; none if the user has chosen a place, or none.
-
-    JAX names each by a hash of the program, the compiler, its options and the devices.
-    """
-    if JAX_CACHE in os.environ or os.environ.get(JAX_CACHE_ENABLED, "1").lower() in (
-        "0",
-        "false",
-        "no",
-        "off",
-    ):
-        return {}
-    return {
-        JAX_CACHE: str(root / "compiled"),
-        JAX_CACHE_LEAST_SECONDS: os.environ.get(JAX_CACHE_LEAST_SECONDS, "0"),
-    }
 
 
 def _failure_code(incarnation: Incarnation) -> int:

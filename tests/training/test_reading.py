@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
+from urllib.parse import unquote
 
 import keras
 import pytest
@@ -20,10 +21,13 @@ from keras_preempt.checkpoint.exchange import give_all
 from keras_preempt.checkpoint.finding import CheckpointInfo
 from keras_preempt.checkpoint.reader import Loaded, Reading
 from keras_preempt.checkpoint.setup import Setup
+from keras_preempt.checkpoint.storage import bucket
+from keras_preempt.checkpoint.storage.bucket import BucketStore
 from keras_preempt.checkpoint.storage.gcs import GcsStore
 from keras_preempt.checkpoint.storage.local import LocalStore
 from keras_preempt.checkpoint.storage.store import Moved, uncounted
 from keras_preempt.process.environment import RESTORE
+from keras_preempt.testing import FakeGcs
 from keras_preempt.training.save.resuming import Start
 from keras_preempt.training.start import handshake
 from keras_preempt.training.start.reading_ahead import reading_ahead
@@ -136,11 +140,42 @@ def test_the_thread_ends_with_the_block_whatever_ends_that(tmp_path: Path) -> No
     assert threads() == []
 
 
-def test_a_bucket_is_not_asked(tmp_path: Path) -> None:
+def test_a_bucket_is_not_asked_by_one_of_several_workers(tmp_path: Path) -> None:
     bucket = asking(tmp_path, fits.fail)
     vars(bucket)["shared_by_network"] = True
-    with reading_ahead(bucket):
+    with reading_ahead(bucket, members=2):
         assert threads() == []
+
+
+def test_a_restart_from_a_bucket_fetches_each_file_once_while_the_step_is_traced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket, "_ALONE", 0)  # Also small files.
+    ahead: list[str] = []
+    fetch = BucketStore.read_ahead
+
+    def noting(store: BucketStore, name: str) -> None:
+        ahead.append(name)
+        fetch(store, name)
+
+    monkeypatch.setattr(BucketStore, "read_ahead", noting)
+    with FakeGcs(buckets=("bucket",)) as fake:
+        for name, value in fake.environment().items():
+            monkeypatch.setenv(name, value)
+        first = fit("gs://bucket/run", strike=(0, 2))
+        fake.forget_requests()
+        rest = fit("gs://bucket/run")
+        read = Counter(
+            name
+            for name in ahead
+            for request in fake.requests
+            if request.method == "GET" and "alt=media" in request.path and name in unquote(request.path)
+        )
+    assert first + rest == [(epoch, batch) for epoch in range(2) for batch in range(4)]
+    tensors = [name for name in ahead if name.endswith(".safetensors")]
+    assert tensors
+    assert {read[name] for name in tensors} == {1}
+    assert threads() == []
 
 
 SETUP = Setup(workers=2, replicas=2, global_batch=8, batches=6, built_from=1)

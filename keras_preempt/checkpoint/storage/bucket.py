@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from io import BytesIO
-from typing import BinaryIO, cast
+from typing import IO, BinaryIO, cast
 
 from keras_preempt.checkpoint.errors import (
     AlreadyExists,
@@ -26,6 +26,7 @@ from keras_preempt.checkpoint.errors import (
     WriteUncertain,
 )
 from keras_preempt.checkpoint.storage.budget import METADATA_SECONDS, SLOWEST_TRANSFER, Budget
+from keras_preempt.checkpoint.storage.fetched_ahead import Fetched, FetchedAhead
 from keras_preempt.checkpoint.storage.objects import BucketObjects, ObjectContent, ObjectInfo
 from keras_preempt.checkpoint.storage.overlap import Overlap, Overlaps
 from keras_preempt.checkpoint.storage.segmented_log import SegmentedLog
@@ -83,6 +84,7 @@ class BucketStore(Store):
         # What each file was when it was last looked at, so that the same content is opened next.
         self._seen: OrderedDict[str, ObjectInfo] = OrderedDict()
         self._overlaps = Overlaps[Overlap]()
+        self._ahead = FetchedAhead()
 
     @property
     def deadline(self) -> float | None:
@@ -213,21 +215,48 @@ class BucketStore(Store):
     def open(self, name: str, moved: Moved = uncounted) -> BinaryIO:
         """Fetches the whole file and checks its sum; a file that `stat` has just seen is read as it was then."""
         target = self._place.object_of(name)
+        fetched = self._ahead.take(name)
         with self._lock:
             seen = self._seen.pop(name, None)
-        info = seen or self._bucket.stat(target, self._budget())
+        try:
+            info = seen or self._bucket.stat(target, self._budget())
+            if fetched is not None and fetched[0].version == info.version:
+                file, fetched = fetched[1], None
+                moved(info.size)
+                file.seek(0)
+                return cast(BinaryIO, file)
+        finally:
+            if fetched is not None:
+                fetched[1].close()
         if info.size <= _IN_MEMORY:
             data = self._fetch(info)
             moved(len(data))
             return BytesIO(data)
+        file = self._get(info, moved)
+        file.seek(0)
+        return cast(BinaryIO, file)
+
+    def read_ahead(self, name: str) -> None:
+        target = self._place.object_of(name)
+
+        def fetch() -> Fetched | None:
+            info = self._bucket.stat(target, self._budget())
+            return None if info.size <= _ALONE else (info, self._get(info, uncounted))
+
+        self._ahead.fetch(name, fetch)
+
+    def end_read_ahead(self) -> None:
+        self._ahead.end()
+
+    def _get(self, info: ObjectInfo, moved: Moved) -> IO[bytes]:
+        """Fetches a large object into a staged file."""
         file = self._stage().file()
         try:
             get(self._bucket, info, file, self._threads(), self.connections, self._budget(info.size), moved)
         except BaseException:
             file.close()
             raise
-        file.seek(0)
-        return cast(BinaryIO, file)
+        return file
 
     def _fetch(self, info: ObjectInfo) -> bytes:
         """Reads a small object, within the number of connections unless it is a very small one."""
@@ -282,6 +311,7 @@ class BucketStore(Store):
         return log
 
     def close(self) -> None:
+        self._ahead.end()
         with self._lock:
             logs, self._logs = self._logs, []
             pool, self._pool = self._pool, None

@@ -189,8 +189,11 @@ class Store(ABC):
         """Opens a file, with `readinto` too; `moved` may be called before it is read. Raises `NotFound`."""
 
     def read_ahead(self, name: str) -> None:
-        """Has the system fetch a file that will be read soon, if it can. Raises `NotFound`."""
+        """Fetches a file that will be opened soon, or has the system fetch it, if that can be. Raises `NotFound`."""
         check_name(name)
+
+    def end_read_ahead(self) -> None:  # noqa: B027 - Most have nothing to give up.
+        """Gives up what was fetched ahead and not opened."""
 
     @abstractmethod
     def stat(self, name: str) -> FileInfo:

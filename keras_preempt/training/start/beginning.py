@@ -177,7 +177,7 @@ class _Beginning(Startup):
         self.together = self.tells and backend().reads_together
         self.beside, self.facts = slot.beside, shared_files.written_by(self.others)
         # What is in memory is read from there.
-        with contextlib.nullcontext() if self.memory.holds_any else reading_ahead(self.store):
+        with contextlib.nullcontext() if self.memory.holds_any else reading_ahead(self.store, here.members):
             start = self.agree()
         if start.restored is not None and start.restored.manifest.finished:
             done = int(start.restored.manifest.position["epoch"])
