@@ -52,6 +52,7 @@ BENCHMARKS = (
     Benchmark("input_state.py", ("--quick",)),
     Benchmark("what_is_lost.py", ("--only", "ours", "backup")),
     Benchmark("no_notice.py", ("--quick",)),
+    Benchmark("restart.py", ("--quick",)),
 )
 
 

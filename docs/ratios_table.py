@@ -45,6 +45,10 @@ ROWS: dict[str, str | None] = {
     r"save on JAX, .*background": "saving to a disk in the background",
     r"restore, .* on JAX": "restoring from a disk",
     r"training with the window": "training with the window of steps",
+    r"restart with a standby, tensorflow, large": None,
+    r"restart with a standby, tensorflow": "a restart with a standby, small model",
+    r"restart with a standby, jax, small": "a restart with a standby, small model on JAX",
+    r"restart with a standby, jax": None,
     r"steps lost with saves in memory": "steps lost when a process is killed, with saves in memory",
 }
 

@@ -9,6 +9,7 @@ from the seed, but for how the processes race each other.
 | storms | 1, forked workers | `KERAS_PREEMPT_STORMS` of them (100), from `KERAS_PREEMPT_FIRST_STORM` (0) on |
 | that hit only in saves | none | a tenth as many (10) |
 | with saves in memory, lost with some machines | none | six tenths as many (60) |
+| with standbys, under the launcher | none | six tenths as many (60) |
 | workers | 2 | 1 to 4, under the launcher and without it |
 """
 
@@ -18,10 +19,12 @@ import functools
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.storms.job import STANDBY
 from tests.cluster.storms.plan import LAUNCHER, Blow, Storm, storm, storm_in_memory, storm_in_saves
 from tests.cluster.storms.verdict import of_the_launcher, of_the_workers, wrong
 from tests.cluster.storms.weather import Gone, Start, Weather
@@ -72,6 +75,16 @@ def test_jobs_that_went_through_storms_end_as_if_nothing_had_happened(
     draw: Callable[[int], Storm], seed: int, tmp_path: Path, calm: Calm
 ) -> None:
     go_through(draw(seed), tmp_path, calm)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + -(-COUNT * 6 // 10)))
+def test_jobs_with_standbys_end_as_if_nothing_had_happened(
+    seed: int, tmp_path: Path, calm: Calm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(STANDBY, "1")
+    go_through(replace(storm(seed), launched=True), tmp_path, calm)
 
 
 @pytest.mark.parametrize(

@@ -95,13 +95,15 @@ class Outcome:
         return found
 
 
-def drill(script: Script, folder: Path, backend: str = "tensorflow") -> Outcome:
+def drill(script: Script, folder: Path, backend: str = "tensorflow", *options: str) -> Outcome:
     """Drills a script in an empty folder: a preemption at a training step, and one in a validation if it has any.
+
+    `options` are further ones of the command.
 
     With ``KERAS_PREEMPT_FRESH_PROCESSES=1``, as `make chaos FRESH=1` has it, each process starts from scratch.
     """
     done = subprocess.run(
-        [*keras_preempt(), "drill", *moments(script), "--", sys.executable, str(script.path)],
+        [*keras_preempt(), "drill", *moments(script), *options, "--", sys.executable, str(script.path)],
         cwd=folder,
         env={**os.environ, **environment(), "KERAS_BACKEND": backend},
         stdout=subprocess.PIPE,

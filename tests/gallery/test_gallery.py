@@ -43,6 +43,21 @@ def test_what_the_log_promises_of_a_script_is_what_comes_out(
     )
 
 
+@pytest.mark.chaos
+@pytest.mark.timeout(TIMEOUT + 60)
+@pytest.mark.parametrize(("script", "backend"), cases())
+def test_a_standby_changes_neither_the_verdict_nor_the_log(
+    script: Script, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "KERAS_PREEMPT_FRESH_PROCESSES", "1"
+    )  # A forked process has imported everything anyway.
+    outcome = drill(script, tmp_path, backend, "--standby")
+    assert not outcome.problems(script), f"{outcome.problems(script)}\n{outcome.output}"
+    assert record_of(outcome) == load_records(backend)[script.name], outcome.output
+    assert "no standby" not in outcome.output
+
+
 def compared() -> list[ParameterSet]:
     """All of them again; `make test` has the shortest, the others are chaos."""
     return [

@@ -251,7 +251,7 @@ def test_a_start_after_one_that_was_answered_asks_nobody(tmp_path: Path) -> None
         }
         found = detect(variables=variables, root=tmp_path)
         assert (found.name, server.requests) == ("aws", [])
-    assert "as its server says" in found.signs
+    assert "as its server says" in found.describe()
 
 
 def test_a_start_after_one_without_an_answer_does_not_wait_for_one(tmp_path: Path) -> None:

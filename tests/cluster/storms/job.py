@@ -21,6 +21,9 @@ ROOT = Path(__file__).parents[3]
 SCRIPT = Path(__file__).parents[1] / "scripts" / "train.py"
 MARK = "KERAS_PREEMPT_TESTS_STORM"
 
+STANDBY = "KERAS_PREEMPT_TESTS_STANDBY"
+"""Whether the launcher has standbys, which get the signals to a worker, too."""
+
 GRACE = 60.0
 """Seconds that the others have once a worker has failed: TensorFlow notices a loss after ten."""
 
@@ -81,6 +84,7 @@ class Launch:
                 *(sys.executable, "-m", "keras_preempt.cli.main", "run", "--workers", str(workers)),
                 *("--max-failures", "9", "--max-restarts-without-progress", "9"),
                 *("--failure-grace", str(GRACE), "--hang", f"{HANG}s"),
+                *(["--standby"] if STANDBY in os.environ else []),
                 *("--", sys.executable, str(SCRIPT), *args),
             ],
             stdin=subprocess.DEVNULL,
