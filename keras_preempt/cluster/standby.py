@@ -35,6 +35,7 @@ _IDLE, _BUSY_SECONDS = (
     20.0,
 )  # The share of the processors that is idle, or seconds, before standbys are started.
 _LONGEST_IMPORT = 300.0  # seconds
+_MOST_IMPORTED = 2 << 30  # bytes that imports take, before one has told
 _ROOM = 2  # times the memory of a standby that must be free
 
 _TAKES_NO_WORD = frozenset("bBdOPqRsu")  # Options of Python that change nothing about how it finds a module.
@@ -266,7 +267,8 @@ class Standbys:
                     return False
                 if told.get("heads") is not None:
                     self._heads[index] = told["heads"]
-                    self._size = self._size or int(told["resident"])
+                    # The process has more than its imports by now; a standby tells what they take.
+                    self._size = self._size or min(int(told["resident"]), _MOST_IMPORTED)
             self._began = time.monotonic()
             self._processors = None
         return True

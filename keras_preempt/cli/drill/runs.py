@@ -104,7 +104,7 @@ class Trainer:
                 expected=judge.why_expected,
                 cwd=cwd,
                 stopping=self.terminal.hurry,
-                standby=self.standby,
+                standby=self.standby and bool(plan),  # Nothing else is started again.
             )
             report = supervisor.run()
             signals.settle()
