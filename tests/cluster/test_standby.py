@@ -370,6 +370,20 @@ def test_it_is_given_up_when_memory_is_short(installed, monkeypatch):
     assert len([line for line in run.said if "memory free" in line]) == 1
 
 
+def test_a_process_is_as_old_as_its_worker(installed):
+    """So the report counts no import that nobody has waited for."""
+    script = installed.script(
+        """
+        import time, trainer
+        from keras_preempt.process import this_process
+        print(0 <= time.time() - this_process.started_at() < time.monotonic() - trainer.imported)
+        trainer.train()
+        """
+    )
+    run = installed.run([installed.python, script], standby=True)
+    assert (run.output[0, 0][0], run.output[1, 0][0]) == ("False", "True")
+
+
 def test_nothing_is_left(installed):
     script = installed.script("import trainer\ntrainer.train()")
     run = installed.run([installed.python, script], standby=True)
