@@ -325,11 +325,14 @@ def test_a_package_that_was_replaced_meanwhile_is_imported_anew(installed):
 
 def test_own_code_is_never_run_ahead(installed):
     installed.install("plugins", "import own_plugin")
-    installed.script("print('own code runs')", "own_plugin.py")
+    imported = installed.folder / "imported"
+    installed.script(f"open({str(imported)!r}, 'a').write('x')", "own/own_plugin.py")
     script = installed.script("import plugins, trainer\ntrainer.train()")
-    _, run = compared(installed, [installed.python, script])
+    environment = {"PYTHONPATH": str(installed.folder / "own")}
+    _, run = compared(installed, [installed.python, script], environment=environment)
     assert not run.standbys
-    assert any("own_plugin" in line for line in run.said)
+    assert any("imports 'own_plugin'" in line for line in run.said)
+    assert imported.read_text() == "xxxx"  # Once in each start, of two runs.
 
 
 def test_imports_that_change_the_process_are_not_made_ahead(installed):
