@@ -53,6 +53,7 @@ BENCHMARKS = (
     Benchmark("what_is_lost.py", ("--only", "ours", "backup")),
     Benchmark("no_notice.py", ("--quick",)),
     Benchmark("restart.py", ("--quick",)),
+    Benchmark("saved_trace.py", ("--runs", "1")),
 )
 
 
