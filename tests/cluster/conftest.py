@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from keras_preempt.cluster import standby
 from tests.cluster.bucket import bucket_of_this_process
 from tests.cluster.left_behind import is_given_back
+from tests.cluster.standbys import Installation
 from tests.cluster.training import Training, Undisturbed
 
 if TYPE_CHECKING:
@@ -122,3 +124,10 @@ def job(tmp_path: Path, model: Model) -> NoticedFit:
     from tests.cluster.noticed_fit import NoticedFit
 
     return NoticedFit(tmp_path / "run", model=model)
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installation:
+    """A virtual environment for scripts with standbys, which wait for no idle machine: other tests keep it busy."""
+    monkeypatch.setattr(standby, "_BUSY_SECONDS", 0.0)
+    return Installation(tmp_path)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from keras_preempt.cluster import RestartPolicy, Supervisor
 from keras_preempt.cluster.outcome import SupervisorReport
@@ -165,3 +166,32 @@ class Installation:
                 if imported.exists() and float(imported.read_text()) < ended:
                     run.standbys.add((incarnation, worker))
         return run
+
+
+ALL = {(1, 0)}
+"""The standbys of one worker that was preempted once."""
+
+LOUD = """
+import atexit, os, sys, warnings
+print("loud is imported")
+print("loud warns", file=sys.stderr, flush=True)
+os.write(1, b"loud writes in C\\n")
+backend = os.environ.get("LOUD_BACKEND", "none")
+os.environ["LOUD_WAS_HERE"] = "yes"
+warnings.filterwarnings("ignore", message="loud")
+atexit.register(print, "loud's exit handler")
+"""
+"""An installed module whose import does everything that an import can do."""
+
+
+def compared(installed: Installation, command: list[str], **options: Any) -> tuple[Run, Run]:
+    """Runs a command without standbys and with them, and makes sure that it printed the same."""
+    plain = installed.run(command, standby=False, **options)
+    run = installed.run(command, standby=True, **options)
+    assert plain.report.exit_code == run.report.exit_code == 0, (plain, run)
+    outcomes = [[each.verdict.outcome for each in one.report.incarnations] for one in (plain, run)]
+    assert outcomes[0] == outcomes[1]
+    for start, lines in plain.output.items():
+        assert run.output[start] == lines
+    assert run.output.keys() == plain.output.keys()
+    return plain, run

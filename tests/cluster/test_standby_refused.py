@@ -1,0 +1,156 @@
+"""What stands against a standby: the worker starts as ever, and the log says why, once."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from keras_preempt.cluster import standby as standbys_module
+from keras_preempt.cluster.standby import why_not
+from tests.cluster.standbys import ALL, LOUD, compared
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="standbys are of Linux")
+
+
+FRESH = {
+    "a shell": (["sh", "-c", "{python} train.py; exit $?"], "no Python"),
+    "isolated": (["{python}", "-I", "train.py"], "-I"),
+    "from stdin": (["{python}", "-"], "standard input"),
+    "interactive": (["{python}", "-i", "train.py"], "-i"),
+}
+
+
+@pytest.mark.parametrize("case", FRESH)
+def test_what_cannot_be_a_standby_is_said_before_anything_starts(installed, case):
+    command, why = FRESH[case]
+    installed.script("import trainer\ntrainer.train()")
+    command = [word.format(python=installed.python) for word in command]
+    assert why in why_not(command)
+    if case != "from stdin":
+        _, run = compared(installed, command)
+        assert not run.standbys
+        assert len([line for line in run.said if why in line]) == 1
+
+
+def test_one_that_becomes_another_program_is_not_prepared(installed):
+    installed.script("import trainer\ntrainer.train()", "real.py")
+    script = installed.script(
+        "import os, sys, loud\nprint('hands over', flush=True)\nos.execv(sys.executable, [sys.executable, 'real.py'])"
+    )
+    installed.install("loud", "")
+    _, run = compared(installed, [installed.python, script], wait=False)
+    assert not run.standbys
+
+
+def test_one_that_trains_in_a_child_is_not_prepared(installed):
+    script = installed.script(
+        """
+        import os, signal, sys, trainer
+        child = os.fork()
+        if child == 0:
+            trainer.train()
+            os._exit(0)
+        signal.signal(signal.SIGTERM, lambda number, frame: os.kill(child, number))
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """
+    )
+    _, run = compared(installed, [installed.python, script])
+    assert not run.standbys
+    assert len([line for line in run.said if "has started itself" in line]) == 1
+
+
+def test_a_variable_with_another_value_each_time_starts_the_script_afresh(installed):
+    installed.install("loud/__init__", LOUD)
+    script = installed.script(
+        """
+        import os, time
+        os.environ["LOUD_BACKEND"] = str(time.time())
+        import loud, trainer
+        assert loud.backend == os.environ["LOUD_BACKEND"]
+        print("right")
+        trainer.train(2)
+        """
+    )
+    run = installed.run([installed.python, script], standby=True, restarts=2)
+    assert run.report.exit_code == 0
+    assert all("right" in lines for lines in run.output.values())
+    assert not run.standbys
+    assert [line for line in run.said if "LOUD_BACKEND was" in line and "started again" in line]
+
+
+def test_a_variable_that_no_import_reads_may_have_another_value(installed):
+    installed.install("loud/__init__", LOUD)
+    script = installed.script(
+        "import os, time\nos.environ['RUN_NAME'] = str(time.time())\nimport loud, trainer\ntrainer.train()"
+    )
+    run = installed.run([installed.python, script], standby=True)
+    assert (run.report.exit_code, run.standbys) == (0, ALL)
+
+
+def test_a_package_that_was_replaced_meanwhile_is_imported_anew(installed):
+    file = installed.install("loud", "print('old')")
+    script = installed.script(
+        """
+        import loud, trainer
+        trainer.train()
+        """
+    )
+
+    def replace() -> None:
+        file.write_text("print('new, and longer')")
+
+    run = installed.run([installed.python, script], standby=True, before=replace)
+    assert (run.report.exit_code, run.standbys) == (0, set())
+    assert run.output[1, 0] == ["new, and longer"]
+    assert any("loud has changed" in line for line in run.said)
+
+
+def test_own_code_is_never_run_ahead(installed):
+    installed.install("plugins", "import own_plugin")
+    imported = installed.folder / "imported"
+    installed.script(f"open({str(imported)!r}, 'a').write('x')", "own/own_plugin.py")
+    script = installed.script("import plugins, trainer\ntrainer.train()")
+    environment = {"PYTHONPATH": str(installed.folder / "own")}
+    _, run = compared(installed, [installed.python, script], environment=environment)
+    assert not run.standbys
+    assert any("imports 'own_plugin'" in line for line in run.said)
+    assert imported.read_text() == "xxxx"  # Once in each start, of two runs.
+
+
+def test_imports_that_change_the_process_are_not_made_ahead(installed):
+    installed.install("loud", "import sys\nsys.setrecursionlimit(5000)")
+    script = installed.script(
+        "import sys\nprint(sys.getrecursionlimit())\nimport loud, trainer\ntrainer.train()"
+    )
+    _, run = compared(installed, [installed.python, script])
+    assert not run.standbys
+    assert any("recursion limit" in line for line in run.said)
+
+
+@pytest.mark.parametrize("way", ["dies", "hangs"])
+def test_a_standby_that_dies_or_hangs_costs_nothing(installed, way):
+    installed.install(
+        "loud",
+        f"""
+        import os, signal, threading, time
+        def end():
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.{"SIGKILL" if way == "dies" else "SIGSTOP"})
+        if os.path.exists(os.environ["NOTES"] + "/0-0") and not os.path.exists(os.environ["NOTES"] + "/once"):
+            open(os.environ["NOTES"] + "/once", "w").close()
+            threading.Thread(target=end, daemon=True).start()
+        """,
+    )
+    script = installed.script("import loud, trainer\ntrainer.train()")
+    run = installed.run([installed.python, script], standby=True)
+    assert run.report.exit_code == 0
+    assert len(run.report.incarnations) == 2
+
+
+def test_it_is_given_up_when_memory_is_short(installed, monkeypatch):
+    monkeypatch.setattr(standbys_module, "available", lambda: 1 << 20)
+    script = installed.script("import trainer\ntrainer.train(2)")
+    run = installed.run([installed.python, script], standby=True, restarts=2)
+    assert (run.report.exit_code, run.standbys) == (0, set())
+    assert len([line for line in run.said if "memory free" in line]) == 1
