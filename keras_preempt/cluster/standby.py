@@ -48,18 +48,11 @@ def why_not(command: Sequence[str]) -> str | None:
     program = shutil.which(words[0])
     if program is None:
         return f"{words[0]!r} is not found"
-    if not _is_python(words[0]):
-        try:
-            with open(program, "rb") as file:
-                first = file.readline(256).decode("utf-8", "replace")
-        except OSError:
-            first = ""
-        words = first[2:].split() if first.startswith("#!") else []
-        if words and os.path.basename(words[0]) == "env":
-            words = words[1:]
-        if not words or not _is_python(words[0]):
+    named = _named_first(program)
+    if named is not None or not _is_python(words[0]):
+        if not named or not _is_python(named[0]):
             return f"{command[0]!r} is no Python, and no script that names one in its first line"
-        words.append(program)
+        words = [*named, program]
     for word in (rest := iter(words[1:])):
         if not word.startswith("-") or word == "-":
             return "Python reads the script from standard input" if word == "-" else None
@@ -73,6 +66,19 @@ def why_not(command: Sequence[str]) -> str | None:
             if letter not in _TAKES_NO_WORD:
                 return f"Python is started with {word}"
     return "Python is started without a script"
+
+
+def _named_first(program: str) -> list[str] | None:
+    """Returns the command in the first line of a script; None if it is none. One of a shell may be called "python"."""
+    try:
+        with open(program, "rb") as file:
+            first = file.readline(256).decode("utf-8", "replace")
+    except OSError:
+        return None
+    if not first.startswith("#!"):
+        return None
+    words = first[2:].split()
+    return words[1:] if words and os.path.basename(words[0]) == "env" else words
 
 
 def _is_python(program: str) -> bool:
@@ -269,6 +275,9 @@ class Standbys:
                     self._heads[index] = told["heads"]
                     # The process has more than its imports by now; a standby tells what they take.
                     self._size = self._size or min(int(told["resident"]), _MOST_IMPORTED)
+                elif index not in self._heads:
+                    self._give_up("the command starts Python with another PYTHONPATH than it got")
+                    return False
             self._began = time.monotonic()
             self._processors = None
         return True

@@ -10,6 +10,7 @@ import time
 from types import ModuleType
 
 from keras_preempt import __version__
+from keras_preempt.process.environment import STANDBY
 
 _LOADED_AT = time.time()
 
@@ -33,7 +34,9 @@ def imports_told() -> dict[str, object] | None:
 
     From then on a process that was a standby never starts its script again.
     """
-    told: dict[str, object] | None = None if (standby := _standby()) is None else standby.told()
+    if (standby := _standby()) is None:  # Or Python did not run the launcher's part.
+        return {"pid": os.getpid()} if STANDBY in os.environ else None
+    told: dict[str, object] = standby.told()
     return told
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import stat
 import sys
+from pathlib import Path
 
 import pytest
 
 from keras_preempt.cluster import standby as standbys_module
 from keras_preempt.cluster.standby import why_not
-from tests.cluster.standbys import ALL, LOUD, compared
+from tests.cluster.standbys import ALL, LOUD, Installation, compared
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="standbys are of Linux")
 
@@ -31,6 +33,43 @@ def test_what_cannot_be_a_standby_is_said_before_anything_starts(installed, case
         _, run = compared(installed, command)
         assert not run.standbys
         assert len([line for line in run.said if why in line]) == 1
+
+
+SHELL = '#!/bin/sh\n{before}exec {python} "$@"\n'
+
+
+def wrapper(installed: Installation, before: str = "") -> str:
+    """A shell script named python, as version managers have it."""
+    file = Path(installed.script(SHELL.format(before=before, python=installed.python), "bin/python"))
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    return str(file)
+
+
+def test_a_shell_script_named_python_is_none(installed):
+    # The helper would be taken for the worker, and the worker would wait for the launcher.
+    python = wrapper(installed, f"X=$({installed.python} -c 'print(5)')\nexport X\n")
+    script = installed.script("import os, trainer\nprint(os.environ['X'])\ntrainer.train()")
+    _, run = compared(installed, [python, script])
+    assert not run.standbys
+    assert len([line for line in run.said if "no standby" in line and "is no Python" in line]) == 1
+
+
+def test_a_python_with_another_path_has_none_and_that_is_said(installed, monkeypatch):
+    monkeypatch.setattr(
+        standbys_module, "_named_first", lambda program: None
+    )  # As if the wrapper were no script.
+    script = installed.script("import trainer\ntrainer.train()")
+    _, run = compared(installed, [wrapper(installed, "PYTHONPATH=/nowhere "), script])
+    assert not run.standbys
+    assert len([line for line in run.said if "another PYTHONPATH" in line]) == 1
+
+
+def test_a_sitecustomize_of_the_user_that_fails_is_no_obstacle(installed):
+    installed.script("1 / 0", "own/sitecustomize.py")
+    script = installed.script("import loud, trainer\ntrainer.train()")
+    installed.install("loud", "print('loud')")
+    _, run = compared(installed, [installed.python, script], environment={"PYTHONPATH": "own"})
+    assert run.standbys == ALL
 
 
 def test_one_that_becomes_another_program_is_not_prepared(installed):

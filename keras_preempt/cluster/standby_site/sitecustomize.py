@@ -158,7 +158,6 @@ def _importer() -> FrameType | None:
 
 
 def _begin(given: str) -> None:
-    global _notes
     mode, was_set, path = given.partition("=")
     if was_set:
         os.environ["PYTHONPATH"] = path
@@ -175,6 +174,12 @@ def _begin(given: str) -> None:
         if error.name != "sitecustomize":
             raise
         sys.modules["sitecustomize"] = module
+    finally:  # One that fails is not the end: Python says so, and goes on with the script.
+        _follow(mode, standby)
+
+
+def _follow(mode: str, standby: Any) -> None:
+    global _notes
     sys.modules.pop("__future__", None)  # Python imports it for the first line of code here.
     started.update(os.environ)
     if mode == "notes":
