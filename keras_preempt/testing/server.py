@@ -122,7 +122,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def send_head(self, reply: Reply) -> bool:
         """Sends the status and the headers; returns whether a body follows."""
-        self.send_response(reply.status)
+        self.send_response(reply.status, reply.phrase or None)
         for name, value in reply.headers.items():
             self.send_header(name, value)
         if reply.status not in (204, 304):
@@ -141,6 +141,7 @@ class Reply:
     status: int = 200
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
+    phrase: str = ""  # In the status line; what HTTP calls the status if empty.
 
     @classmethod
     def of(cls, document: object, status: int = 200) -> Reply:

@@ -57,7 +57,7 @@ def _written(mark: str, content_id: str, reply: Reply) -> str:
         *([f"Content-ID: {content_id}"] if content_id else []),
         "",
     ]
-    lines.append(f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}")
+    lines.append(f"HTTP/1.1 {reply.status} {reply.phrase or HTTPStatus(reply.status).phrase}")
     lines += [*(f"{name}: {value}" for name, value in headers.items()), "", reply.body.decode()]
     return _LINE.join(lines) + _LINE
 

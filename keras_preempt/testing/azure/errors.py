@@ -31,7 +31,7 @@ def error_reply(error: ServiceError) -> Reply:
     inner = "".join(f"<{name}>{escape(value)}</{name}>" for name, value in fields.items())
     body = f'<?xml version="1.0" encoding="utf-8"?><Error>{inner}</Error>'.encode()
     headers = {"Content-Type": "application/xml", "x-ms-error-code": error.reason, **error.headers}
-    return Reply(error.status, body, headers)
+    return Reply(error.status, body, headers, phrase=error.message)
 
 
 CHALLENGE = {

@@ -6,13 +6,15 @@ import io
 import os
 import random
 import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import boto3
 import pytest
 import requests
-from azure.core.exceptions import ResourceExistsError
+from azure.core import MatchConditions
+from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
 from azure.storage.blob import BlobServiceClient
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
@@ -22,6 +24,7 @@ from obstore.store import AzureStore, S3Store
 
 from keras_preempt.testing import FakeAzure, FakeS3
 from tests.testing.buckets.conftest import store_of
+from tests.testing.emulators import azurite_endpoint
 
 BIG = random.Random(1).randbytes((17 << 20) + 5)
 NAMES = ["plain", "a/b/c", "sp ace ü ☃ ?#&%25+", "k" * 1000]
@@ -97,6 +100,34 @@ def test_azure_storage_blob_does_what_there_is_to_do_with_blobs():
         assert {blob.metadata["token"] for blob in container.list_blobs(include=["metadata"])} == {"7"}
         container.delete_blobs(*NAMES)
         assert azure.objects("bucket") == {}
+
+
+@pytest.fixture(params=["fake", pytest.param("Azurite", marks=pytest.mark.chaos)])
+def azure_endpoint(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "fake":
+        with FakeAzure(buckets=()) as fake:
+            yield fake.endpoint
+    else:
+        with azurite_endpoint(FakeAzure.account, FakeAzure.account_key) as endpoint:
+            yield endpoint
+
+
+def test_azure_says_what_was_wrong_in_the_status_line_also_in_a_batch(azure_endpoint):
+    missing, changed = (
+        "The specified blob does not exist.",
+        "The condition specified using HTTP conditional header(s) is not met.",
+    )
+    with BlobServiceClient(azure_endpoint, FakeAzure.account_key, api_version="2025-11-05") as client:
+        container = client.create_container("bucket")
+        container.upload_blob("there", b"")
+        container.upload_blob("changed", b"")
+        with pytest.raises(ResourceNotFoundError) as caught:
+            container.download_blob("missing")
+        assert caught.value.reason == missing
+        replaced = {"name": "changed", "etag": '"x"', "match_condition": MatchConditions.IfNotModified}
+        answers = container.delete_blobs("there", "missing", replaced, raise_on_any_failure=False)
+        told = [(answer.status_code, answer.reason) for answer in answers]
+    assert told == [(202, "Accepted"), (404, missing), (412, changed)]
 
 
 def test_obstore_does_what_there_is_to_do(fake, store):
