@@ -227,7 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--workers", nargs="+", type=int, default=[1, 2, 4], help="4 only with the small model"
     )
     parser.add_argument("--restarts", type=int, default=3, help="in each run")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="one restart of one small job")
     options = parser.parse_args(arguments)
     if options.quick:
