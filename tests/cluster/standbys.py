@@ -165,3 +165,29 @@ class Installation:
                 if imported.exists() and float(imported.read_text()) < ended:
                     run.standbys.add((incarnation, worker))
         return run
+
+
+def compared(installed: Installation, command: list[str], **options: object) -> tuple[Run, Run]:
+    """Runs a command without standbys and with them, and makes sure that it printed the same."""
+    plain = installed.run(command, standby=False, **options)
+    run = installed.run(command, standby=True, **options)
+    assert plain.report.exit_code == run.report.exit_code == 0, (plain, run)
+    assert [i.verdict.outcome for i in run.report.incarnations] == [
+        i.verdict.outcome for i in plain.report.incarnations
+    ]
+    for start, lines in plain.output.items():
+        assert run.output[start] == lines
+    assert run.output.keys() == plain.output.keys()
+    return plain, run
+
+
+LOUD = """
+import atexit, os, sys, warnings
+print("loud is imported")
+print("loud warns", file=sys.stderr, flush=True)
+os.write(1, b"loud writes in C\\n")
+backend = os.environ.get("LOUD_BACKEND", "none")
+os.environ["LOUD_WAS_HERE"] = "yes"
+warnings.filterwarnings("ignore", message="loud")
+atexit.register(print, "loud's exit handler")
+"""

@@ -11,7 +11,7 @@ import pytest
 
 from keras_preempt.cluster import standby as standbys_module
 from keras_preempt.cluster.standby import why_not
-from tests.cluster.standbys import Installation, Run
+from tests.cluster.standbys import LOUD, Installation, compared
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="standbys are of Linux")
 
@@ -29,77 +29,6 @@ def installed(tmp_path: Path) -> Installation:
     return Installation(tmp_path)
 
 
-def compared(installed: Installation, command: list[str], **options: object) -> tuple[Run, Run]:
-    """Runs a command without standbys and with them, and makes sure that it printed the same."""
-    plain = installed.run(command, standby=False, **options)
-    run = installed.run(command, standby=True, **options)
-    assert plain.report.exit_code == run.report.exit_code == 0, (plain, run)
-    assert [i.verdict.outcome for i in run.report.incarnations] == [
-        i.verdict.outcome for i in plain.report.incarnations
-    ]
-    for start, lines in plain.output.items():
-        assert run.output[start] == lines
-    assert run.output.keys() == plain.output.keys()
-    return plain, run
-
-
-NOSY = """
-import atexit, os, sys
-print("begins", sys.argv, __name__, __file__, __spec__, __package__, __cached__, __doc__, type(__loader__).__name__)
-print("globals", sorted(globals()))
-print("path", sys.path)
-print("variables", sorted((k, v) for k, v in os.environ.items() if k not in {varying}))
-print("modules", sorted(set(sys.modules) - {{"_keras_preempt_standby", "_keras_preempt_standby_process", "atexit", "gc",
-    "sitecustomize"}}))
-print("process", os.getpgrp() == os.getpid(), os.getsid(0) == os.getpid(), os.umask(0o22), os.getcwd())
-print("flags", sys.flags, sys.flags.hash_randomization, hash("text"), sys.warnoptions)
-print("hooks", sys.excepthook is sys.__excepthook__, [getattr(each, "__name__", "?") for each in sys.path_hooks])
-print("stdin", repr(sys.stdin.read()), sys.stdin.isatty(), sys.stdout.line_buffering, sys.stdout.encoding)
-print("files", sorted(int(each) for each in os.listdir("/proc/self/fd"))[:3])
-import resource, signal, threading, gc, traceback, warnings
-print("limits", [resource.getrlimit(each) for each in range(16)], os.getpriority(os.PRIO_PROCESS, 0))
-print("signals", [signal.getsignal(each) for each in sorted(signal.valid_signals())], signal.pthread_sigmask(0, []))
-print("threads", threading.active_count(), threading.current_thread().name, len(os.listdir("/proc/self/task")))
-print("gc", gc.isenabled(), gc.get_threshold(), gc.get_freeze_count())
-print("stack", traceback.format_stack())
-warnings.filterwarnings("ignore", message="mine")
-atexit.register(print, "the script's own exit handler")
-print("unseen", "loud" in sys.modules, os.environ.get("LOUD_WAS_HERE"), len(warnings.filters))
-import loud
-print("seen", "loud" in sys.modules, "loud.inner" in sys.modules, os.environ.get("LOUD_WAS_HERE"), loud.backend)
-print("spec", loud.__spec__.name, loud.__spec__.origin == loud.__file__, loud.__name__, type(loud.__loader__).__name__)
-print("filters", [(each[0], str(each[1])) for each in warnings.filters])
-from loud.inner import value
-import trainer
-print("value", value)
-trainer.train()
-"""
-
-LOUD = """
-import atexit, os, sys, warnings
-print("loud is imported")
-print("loud warns", file=sys.stderr, flush=True)
-os.write(1, b"loud writes in C\\n")
-backend = os.environ.get("LOUD_BACKEND", "none")
-os.environ["LOUD_WAS_HERE"] = "yes"
-warnings.filterwarnings("ignore", message="loud")
-atexit.register(print, "loud's exit handler")
-"""
-
-VARYING = {"KERAS_PREEMPT_STATUS_DIR", "KERAS_PREEMPT_LAUNCHER_INCARNATION", "NOTES", "TF_CONFIG"}
-VARYING |= {"KERAS_DISTRIBUTION_JOB_ADDRESSES"}
-
-
-def test_a_script_sees_no_difference(installed):
-    installed.install("loud/__init__", LOUD)
-    installed.install("loud/inner", "value = 5")
-    script = installed.script(NOSY.format(varying=sorted(VARYING)))
-    environment = {"PYTHONHASHSEED": "7", "PYTHONPATH": str(installed.folder / "own")}
-    _, run = compared(installed, [installed.python, script, "--epochs", "3"], environment=environment)
-    assert run.standbys == ALL
-    assert "loud's exit handler" in run.output[1, 0]
-
-
 def test_several_workers_have_one_each(installed):
     script = installed.script(
         """
@@ -111,112 +40,6 @@ def test_several_workers_have_one_each(installed):
     )
     _, run = compared(installed, [installed.python, script], workers=2, restarts=2)
     assert run.standbys == {(start, worker) for start in (1, 2) for worker in (0, 1)}
-
-
-STRANGE = {
-    "-m package": (
-        ["-m", "mine", "x"],
-        {"mine/__main__.py": "import sys, trainer\nprint(sys.argv[1:], __package__)\n{}"},
-    ),
-    "-c": (["-c", "import sys, trainer; print(sys.argv); trainer.train()", "x"], {}),
-    "a folder": (["folder"], {"folder/__main__.py": "import sys, trainer\nprint(sys.path[0])\n{}"}),
-    "options of Python": (
-        ["-u", "-W", "ignore", "-X", "dev", "train.py"],
-        {"train.py": "import trainer\n{}"},
-    ),
-    "reads stdin": (["train.py"], {"train.py": "import sys, trainer\nprint(sys.stdin.read())\n{}"}),
-    "changes sys.path": (
-        ["train.py"],
-        {
-            "train.py": "import sys\nsys.path.insert(0, 'own')\nimport helper, trainer\n{}",
-            "own/helper.py": "print('own')",
-        },
-    ),
-    "sets a variable first": (
-        ["train.py"],
-        {
-            "train.py": "import os\nos.environ['LOUD_BACKEND'] = 'jax'\nimport loud, trainer\nprint(loud.backend)\n{}"
-        },
-    ),
-    "sets a variable afterwards": (
-        ["train.py"],
-        {"train.py": "import os, loud, trainer\nos.environ['LOUD_BACKEND'] = 'jax'\nprint(loud.backend)\n{}"},
-    ),
-    "spawns": (
-        ["train.py"],
-        {
-            "train.py": """
-import multiprocessing, os, trainer
-def work(queue): queue.put(("worker", "trainer" in __import__("sys").modules))
-if __name__ == "__main__":
-    for way in ("spawn", "fork"):
-        context = multiprocessing.get_context(way)
-        queue = context.Queue()
-        process = context.Process(target=work, args=(queue,))
-        process.start(); print(way, queue.get(timeout=60)); process.join()
-    {}
-"""
-        },
-    ),
-    "imports in a thread": (
-        ["train.py"],
-        {
-            "train.py": """
-import threading
-def go():
-    global trainer
-    import loud, trainer
-thread = threading.Thread(target=go); thread.start(); thread.join()
-{}
-"""
-        },
-    ),
-    "removes a module and imports it again": (
-        ["train.py"],
-        {"train.py": "import sys, loud\ndel sys.modules['loud']\nimport loud, trainer\n{}"},
-    ),
-    "asks where a module is": (
-        ["train.py"],
-        {
-            "train.py": """
-import importlib.util, sys
-spec = importlib.util.find_spec("loud")
-print(spec.origin, type(spec.loader).__name__, "loud" in sys.modules)
-import loud, trainer
-{}
-"""
-        },
-    ),
-    "imports what is not there": (
-        ["train.py"],
-        {
-            "train.py": "try:\n    import nowhere\nexcept ImportError as error:\n    print(error)\nimport trainer\n{}"
-        },
-    ),
-    "prints a traceback": (
-        ["train.py"],
-        {
-            "train.py": """
-import traceback, loud, trainer
-try:
-    1 / 0
-except ZeroDivisionError:
-    traceback.print_exc()
-{}
-"""
-        },
-    ),
-}
-
-
-@pytest.mark.parametrize("case", STRANGE)
-def test_strange_scripts_start_the_same(installed, case):
-    arguments, files = STRANGE[case]
-    installed.install("loud/__init__", LOUD)
-    for name, code in files.items():
-        installed.script(code.replace("{}", "trainer.train()"), name)
-    _, run = compared(installed, [installed.python, *arguments])
-    assert run.standbys == ALL
 
 
 def test_a_console_entry_point_has_one(installed):
@@ -331,6 +154,51 @@ def test_a_variable_with_another_value_each_time_starts_the_script_afresh(instal
     assert all("right" in lines for lines in run.output.values())
     assert not run.standbys
     assert [line for line in run.said if "LOUD_BACKEND was" in line and "started again" in line]
+
+
+def test_a_module_that_the_script_replaces_starts_it_afresh(installed):
+    installed.install("inner", "")
+    installed.install("outer", "try:\n    import inner\nexcept ImportError:\n    inner = None\n")
+    script = installed.script(
+        "import sys\nsys.modules['inner'] = None\nimport outer, trainer\nprint(outer.inner)\ntrainer.train(2)"
+    )
+    run = installed.run([installed.python, script], standby=True, restarts=2)
+    assert run.report.exit_code == 0
+    assert all("None" in lines for lines in run.output.values())
+    assert [line for line in run.said if "in the place of inner" in line]
+
+
+@pytest.mark.parametrize("seed", ["", "random.seed(1); "])
+def test_an_import_that_draws_random_numbers_is_made_anew_if_they_are_seeded(installed, seed):
+    installed.install("dice", "import random\nrandom.random()")
+    script = installed.script(
+        f"import random\n{seed}import dice, trainer\nprint({bool(seed)} and random.random())\ntrainer.train(2)"
+    )
+    _, run = compared(installed, [installed.python, script], restarts=2)
+    assert bool(run.standbys) != bool(seed)
+    assert bool(seed) == any("dice draws random numbers" in line for line in run.said)
+
+
+FORKS = """
+import os
+if os.fork() == 0:
+    {before}import loud
+    print("child", loud.backend, flush=True)
+    os._exit(0)
+os.wait()
+import loud, trainer
+print("parent", loud.backend)
+trainer.train()
+"""
+
+
+@pytest.mark.parametrize("before", ["", "os.environ['LOUD_BACKEND'] = 'jax'; "])
+def test_a_forked_child_imports_as_it_does_without(installed, before):
+    installed.install("loud/__init__", LOUD)
+    script = installed.script(FORKS.format(before=before))
+    _, run = compared(installed, [installed.python, script])
+    assert run.standbys == (set() if before else ALL)
+    assert bool(before) == any("forks imports with variables of its own" in line for line in run.said)
 
 
 def test_a_variable_that_no_import_reads_may_have_another_value(installed):
