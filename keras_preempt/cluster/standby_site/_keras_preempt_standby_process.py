@@ -110,7 +110,6 @@ class Import:
             atexit.register(function, *args, **kwargs)
         if self.filters:
             set_filters(self.filters + [each for each in _filters if each not in self.filters])
-        watching.repeat(self.events, self.modules)
 
 
 class Ahead:
@@ -125,7 +124,7 @@ class Ahead:
         self._lock = _thread.RLock()
         self._where = {name: index for index, each in enumerate(imports) for name in each.modules}
         self._given = 0
-        self._giving = False
+        self._repeating: set[int] = set()  # Threads that repeat what imports have written.
         self._random_numbers = imports[-1].random_numbers
         self._training = False
 
@@ -135,30 +134,32 @@ class Ahead:
         # Otherwise somebody only asks where the module is.
         if index is None or sys._getframe(2).f_code.co_name != "_find_and_load_unlocked":
             return None
+        me = _thread.get_ident()
+        if me in self._repeating:  # A warning is shown: only its own imports are made, as without a standby.
+            module = self._imports[index].modules[name]
+            return specified(name, sys.modules.pop(name) if name in sys.modules else module)
         with self._lock:
             if index < self._given and name not in sys.modules:
                 return None  # The script has removed it, and imports it anew.
-            if self._giving:  # A warning is shown: only its own imports are made, as without a standby.
-                module = sys.modules.pop(name, None) or self._imports[index].modules[name]
-            else:
-                self._give_back(index + 1)
-                module = sys.modules.pop(name)
-            spec: ModuleSpec = type(os.__spec__)(name, Given(module))  # type: ignore[arg-type]
-            return spec
-
-    def _give_back(self, end: int) -> None:
-        self._giving = True
-        try:
-            while self._given < end:
-                each = self._imports[self._given]
-                if not self._training and os.getpid() == self._pid and (why := self._unfit(each)):
-                    self._start_afresh(why)
-                self._given += 1
-                each.give_back()
+            given = self._give_back(index + 1)
+        self._repeating.add(me)
+        try:  # Without the lock: another thread may have it while it holds that of a module which a warning imports.
+            for each in given:
+                watching.repeat(each.events, each.modules)
         finally:
-            self._giving = False
-        if self._given == len(self._imports):
+            self._repeating.discard(me)
+        return specified(name, sys.modules.pop(name))
+
+    def _give_back(self, end: int) -> list[Import]:
+        given = self._imports[self._given : end]
+        for each in given:
+            if not self._training and os.getpid() == self._pid and (why := self._unfit(each)):
+                self._start_afresh(why)
+            each.give_back()
+            self._given += 1
+        if self._given == len(self._imports) and self in sys.meta_path:
             sys.meta_path.remove(self)
+        return given
 
     def training_begins(self) -> None:
         """From now on nothing starts the script again."""
@@ -213,6 +214,11 @@ class Given:
             module.__spec__ = self._spec
         except AttributeError:
             pass  # Not every object that is a module has one.
+
+
+def specified(name: str, module: ModuleType) -> ModuleSpec:
+    """Returns the specification with which an import gives this module."""
+    return type(os.__spec__)(name, Given(module))  # type: ignore[arg-type]
 
 
 def stand_by(channel: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 
 TYPE_CHECKING = False  # See `sitecustomize`.
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def repeat(events: list[Any], modules: dict[str, ModuleType]) -> None:
 
 
 def _log_again(record: Any) -> None:
-    now = sys.modules["time"].time()
+    now = time.time()
     record.created, record.msecs = now, now % 1 * 1000
     for handler in sys.modules["logging"].root.handlers:
         if record.levelno >= handler.level:
