@@ -148,6 +148,26 @@ thread = threading.Thread(target=go); thread.start(); thread.join()
 """
         },
     ),
+    "imports in two threads, in another order than before": (
+        ["train.py"],
+        {
+            "train.py": """
+import os, sys, threading
+if os.environ["KERAS_PREEMPT_LAUNCHER_INCARNATION"] == "1":
+    other = threading.Event()
+    class Late:
+        def find_spec(self, name, path=None, target=None):
+            if name == "loud":
+                other.wait(60)
+    sys.meta_path.insert(0, Late())
+    thread = threading.Thread(target=__import__, args=("loud",)); thread.start()
+    import trainer
+    other.set(); thread.join()
+import loud, trainer
+{}
+"""
+        },
+    ),
     "removes a module and imports it again": (
         ["train.py"],
         {"train.py": "import sys, loud\ndel sys.modules['loud']\nimport loud, trainer\n{}"},

@@ -157,14 +157,19 @@ class Ahead:
                 self._start_afresh(why)
             each.give_back()
             self._given += 1
-        if self._given == len(self._imports) and self in sys.meta_path:
-            sys.meta_path.remove(self)
+        self._leave()
         return given
+
+    def _leave(self) -> None:
+        """Goes when everything is given back, but not before training: a thread may still look for a module."""
+        if self._training and self._given == len(self._imports) and self in sys.meta_path:
+            sys.meta_path.remove(self)
 
     def training_begins(self) -> None:
         """From now on nothing starts the script again."""
         if not self._training and os.getpid() == self._pid:
             self._training = True
+            self._leave()
             if self._is_open():
                 os.close(self._channel)
 
