@@ -268,6 +268,9 @@ class Standbys:
                 if told.get("pid") != pid:
                     self._give_up("the script trains in a process that it has started itself")
                     return False
+                if (status_dir / f"child-imports-{index}").exists():
+                    self._give_up("a process that the script forks imports with variables of its own")
+                    return False
                 if told.get("mixed"):
                     self._give_up(f"an installed package imports {told['mixed']!r}, which is not one")
                     return False

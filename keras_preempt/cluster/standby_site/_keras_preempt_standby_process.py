@@ -18,6 +18,7 @@ import os
 import sys
 import time
 
+import _keras_preempt_standby_watch as watching  # type: ignore[import-not-found]
 import sitecustomize as site_part  # type: ignore[import-not-found]  # The one beside this file, as it is called at this moment.
 
 TYPE_CHECKING = False  # See `sitecustomize`.
@@ -62,6 +63,7 @@ READ_IN_C = (
     *("PYTHON", "ROC", "TF_", "TF2_", "TPU_", "TZ", "XLA_"),
 )
 
+del sys.modules[watching.__name__]
 _filters: list[Any] = _warnings.filters  # The list of the module `warnings`.
 _directory = os.getcwd()
 
@@ -69,28 +71,36 @@ _directory = os.getcwd()
 class Import:
     """One import that the script makes, and what it did.
 
-    `environment` is how it was before, `changes` what it changed in it; `modules` holds everything that it brought.
+    `environment` and `root` are the variables and the root logger before it, `changes` what it changed in the
+    variables; `modules` holds everything that it brought, `events` what it wrote, logged and warned of.
     """
 
-    def __init__(self, head: str) -> None:
+    def __init__(self, head: str, root: list[Any]) -> None:
         self.head = head
+        self.root = root
         self.file = file_of(head)
         self.environment = dict(os.environ)
         self.changes: dict[str, str | None] = {}
         self.modules: dict[str, ModuleType] = {}
         self.at_exit: list[tuple[Any, Any, Any]] = []
         self.filters: list[Any] = []
-        self.output = b""
+        self.events: list[Any] = []
+        self.random_numbers: dict[str, object] = {}
+        self.draws: list[str] = []  # Generators of random numbers from which it has drawn.
 
-    def run(self, watch: ImportWatch) -> None:
+    def run(self, watch: Any) -> None:
         known, filters = set(sys.modules), list(_filters)
-        watch.on = True
-        __import__(self.head)
-        watch.on = False
+        with watching.RootLogger(self.root, watch):
+            drawn = random_numbers()
+            watch.on = True
+            __import__(self.head)
+            watch.on = False
+        self.random_numbers = random_numbers()
+        self.draws = [name for name, state in drawn.items() if self.random_numbers.get(name) != state]
         self.modules = {name: module for name, module in sys.modules.items() if name not in known}
         self.changes = site_part.changes(self.environment, dict(os.environ))
         self.filters = [each for each in _filters if each not in filters]
-        self.at_exit, self.output = watch.found()
+        self.at_exit, self.events = watch.found()
 
     def give_back(self) -> None:
         for name, module in self.modules.items():
@@ -100,57 +110,6 @@ class Import:
             atexit.register(function, *args, **kwargs)
         if self.filters:
             set_filters(self.filters + [each for each in _filters if each not in self.filters])
-        if self.output:
-            flush()
-            os.write(2, self.output)
-
-
-class ImportWatch:
-    """While it is entered: sees which variables imports read while it is `on`, their exit handlers and output."""
-
-    def __init__(self) -> None:
-        self.read: set[str] = set()
-        self.on = False
-        self._at_exit: list[tuple[Any, Any, Any]] = []
-
-    def __enter__(self) -> ImportWatch:
-        self._register, self._getitem = atexit.register, os._Environ.__getitem__
-        getitem = self._getitem
-
-        def noting(environ: Any, key: Any) -> Any:
-            if self.on:
-                self.read.add(key)
-            return getitem(environ, key)
-
-        def later(function: Any, *args: Any, **kwargs: Any) -> Any:
-            self._at_exit.append((function, args, kwargs))
-            return function
-
-        os._Environ.__getitem__ = noting  # type: ignore[method-assign]
-        atexit.register = later  # type: ignore[assignment]
-        self._file = os.memfd_create("output")
-        self._saved = os.dup(1), os.dup(2)
-        os.dup2(self._file, 1)
-        os.dup2(self._file, 2)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        flush()
-        os._Environ.__getitem__ = self._getitem  # type: ignore[method-assign]
-        atexit.register = self._register
-        for number, descriptor in enumerate(self._saved, 1):
-            os.dup2(descriptor, number)
-            os.close(descriptor)
-        os.close(self._file)
-
-    def found(self) -> tuple[list[tuple[Any, Any, Any]], bytes]:
-        """Returns exit handlers and output since the last call."""
-        flush()
-        written = os.pread(self._file, os.lseek(self._file, 0, os.SEEK_CUR), 0)
-        os.lseek(self._file, 0, os.SEEK_SET)
-        os.ftruncate(self._file, 0)
-        handlers, self._at_exit = self._at_exit, []
-        return handlers, written
 
 
 class Ahead:
@@ -160,10 +119,13 @@ class Ahead:
         self._imports = imports
         self._read = read
         self._channel = channel
+        self._socket = os.fstat(channel).st_ino
         self._pid = os.getpid()
         self._lock = _thread.RLock()
         self._where = {name: index for index, each in enumerate(imports) for name in each.modules}
         self._given = 0
+        self._repeating: set[int] = set()  # Threads that repeat what imports have written.
+        self._random_numbers = imports[-1].random_numbers
         self._training = False
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
@@ -172,36 +134,72 @@ class Ahead:
         # Otherwise somebody only asks where the module is.
         if index is None or sys._getframe(2).f_code.co_name != "_find_and_load_unlocked":
             return None
+        me = _thread.get_ident()
+        if me in self._repeating:  # A warning is shown: only its own imports are made, as without a standby.
+            module = self._imports[index].modules[name]
+            return specified(name, sys.modules.pop(name) if name in sys.modules else module)
         with self._lock:
-            if name in sys.modules or index < self._given:
+            if index < self._given and name not in sys.modules:
                 return None  # The script has removed it, and imports it anew.
-            for each in self._imports[self._given : index + 1]:
-                if not self._training and os.getpid() == self._pid and (why := self._unfit(each)):
-                    self._start_afresh(why)
-                each.give_back()
-            self._given = index + 1
-            if self._given == len(self._imports):
-                sys.meta_path.remove(self)
-            spec: ModuleSpec = type(os.__spec__)(name, Given(sys.modules.pop(name)))  # type: ignore[arg-type]
-            return spec
+            given = self._give_back(index + 1)
+        self._repeating.add(me)
+        try:  # Without the lock: another thread may have it while it holds that of a module which a warning imports.
+            for each in given:
+                watching.repeat(each.events, each.modules)
+        finally:
+            self._repeating.discard(me)
+        return specified(name, sys.modules.pop(name))
+
+    def _give_back(self, end: int) -> list[Import]:
+        given = self._imports[self._given : end]
+        for each in given:
+            if not self._training and os.getpid() == self._pid and (why := self._unfit(each)):
+                self._start_afresh(why)
+            each.give_back()
+            self._given += 1
+        self._leave()
+        return given
+
+    def _leave(self) -> None:
+        """Goes when everything is given back, but not before training: a thread may still look for a module."""
+        if self._training and self._given == len(self._imports) and self in sys.meta_path:
+            sys.meta_path.remove(self)
 
     def training_begins(self) -> None:
         """From now on nothing starts the script again."""
         if not self._training and os.getpid() == self._pid:
             self._training = True
-            os.close(self._channel)
+            self._leave()
+            if self._is_open():
+                os.close(self._channel)
+
+    def _is_open(self) -> bool:
+        """Whether the script has left the channel open, which it does not know, and opened no file in its place."""
+        try:
+            return os.fstat(self._channel).st_ino == self._socket
+        except OSError:
+            return False
 
     def _unfit(self, each: Import) -> str:
         for name, value in site_part.changes(each.environment, dict(os.environ)).items():
             in_c = name.startswith(READ_IN_C) and not name.startswith(PLACES)
             if (name in self._read or in_c) and not name.startswith(site_part.MINE):
                 return f"{name} was {each.environment.get(name)!r} before its imports, and is {value!r} now"
+        if site_part.root_logger() != each.root:
+            return "the root logger was set up otherwise before its imports"
+        states = random_numbers()
+        if any(states.get(name) != self._random_numbers[name] for name in each.draws):
+            return f"the import of {each.head} draws random numbers, whose generator it has used before"
+        for name, module in each.modules.items():
+            if sys.modules.get(name, module) is not module:
+                return f"it has put something of its own in the place of {name}"
         return "" if file_of(each.head) == each.file else f"{each.head} is found in another place than before"
 
     def _start_afresh(self, why: str) -> None:
         """Replaces this process by a new one, in which the script starts again and imports by itself."""
-        say(self._channel, f"unfit {why}")
-        flush()
+        if self._is_open():
+            say(self._channel, f"unfit {why}")
+        watching.flush()
         os.chdir(_directory)
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], site_part.started)
 
@@ -221,6 +219,11 @@ class Given:
             module.__spec__ = self._spec
         except AttributeError:
             pass  # Not every object that is a module has one.
+
+
+def specified(name: str, module: ModuleType) -> ModuleSpec:
+    """Returns the specification with which an import gives this module."""
+    return type(os.__spec__)(name, Given(module))  # type: ignore[arg-type]
 
 
 def stand_by(channel: int) -> None:
@@ -249,18 +252,19 @@ def stand_by(channel: int) -> None:
     say(channel, "taken")
 
 
-def import_ahead(heads: list[tuple[str, dict[str, str | None]]]) -> tuple[list[Import], set[str]]:
+def import_ahead(heads: list[tuple[str, dict[str, str | None], list[Any]]]) -> tuple[list[Import], set[str]]:
     """Makes the imports, each in the environment in which the script makes it, and hides what they brought.
 
     Returns them with the variables that they have read. Raises RuntimeError if they changed what cannot be hidden.
     """
     imports: list[Import] = []
     before, filters = state(), list(_filters)
-    with ImportWatch() as watch:
-        for head, changed in heads:
+    with watching.ImportWatch() as watch:
+        set_filters([watching.ALL, *filters])
+        for head, changed, root in heads:
             if head not in sys.modules:
                 set_environment({**site_part.started, **changed})
-                imports.append(Import(head))
+                imports.append(Import(head, root))
                 imports[-1].run(watch)
     after = state()
     for each in imports:
@@ -275,10 +279,9 @@ def import_ahead(heads: list[tuple[str, dict[str, str | None]]]) -> tuple[list[I
 
 def state() -> dict[str, object]:
     """What a script would see changed before it imports what changes it."""
-    logging, threading = sys.modules.get("logging"), sys.modules.get("threading")
+    threading = sys.modules.get("threading")
     hook = getattr(threading, "excepthook", None)
     own = hook is None or hook is getattr(threading, "__excepthook__", hook)
-    root = getattr(logging, "root", None)
     return {
         "the working directory": os.getcwd(),
         "sys.path": list(sys.path),
@@ -286,9 +289,20 @@ def state() -> dict[str, object]:
         "the recursion limit": sys.getrecursionlimit(),
         "garbage collection": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()),
         "signal handlers": [_signal.getsignal(number) for number in sorted(_signal.valid_signals())],
-        "the root logger": ([], 30) if root is None else (list(root.handlers), root.level),
+        "the root logger": site_part.root_logger(),
         "standard streams": (sys.stdin, sys.stdout, sys.stderr),
     }
+
+
+def random_numbers() -> dict[str, object]:
+    """The state of the generators that a script can have seeded."""
+    states: dict[str, object] = {}
+    if hasattr(module := sys.modules.get("random"), "getstate"):
+        states["random"] = module.getstate()  # type: ignore[union-attr]
+    if hasattr(module := sys.modules.get("numpy.random"), "get_state"):
+        _, key, *rest = module.get_state()  # type: ignore[union-attr]
+        states["numpy"] = key.tobytes(), rest
+    return states
 
 
 def file_of(head: str) -> tuple[str | None, int, int] | None:
@@ -317,12 +331,6 @@ def set_filters(filters: list[Any]) -> None:
         _filters[:] = filters
         for name in ("_filters_mutated", "_filters_mutated_lock_held"):  # The second since Python 3.14.
             getattr(_warnings, name, lambda: None)()
-
-
-def flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
 
 
 def say(channel: int, line: str) -> None:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 VARIABLE = "KERAS_PREEMPT_STANDBY"  # "notes" or the number of a descriptor; "=" and the user's PYTHONPATH if it is set
 NAME = "_keras_preempt_standby"  # Of the module that `keras_preempt.process.this_process` asks.
+STATUS, WORKER = (
+    "KERAS_PREEMPT_STATUS_DIR",
+    "KERAS_PREEMPT_WORKER",
+)  # See `keras_preempt.process.environment`.
 MINE = "KERAS_PREEMPT_"  # Variables of the package, on which no import depends.
 
 began: tuple[int, float] | None = None
@@ -36,26 +40,42 @@ class Notes:
 
     def __init__(self) -> None:
         self._installed = Installed()
-        self._heads: dict[str, dict[str, str | None]] = {}
+        self._heads: dict[str, list[Any]] = {}
         self._mixed = ""
+        self._in_child: dict[str, str] | None = None  # The variables at the last import, in a forked child.
+        os.register_at_fork(after_in_child=self._forked)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         make_way()
         if sys._getframe(2).f_code.co_name != "_find_and_load_unlocked":
             return  # Somebody only asks where a module is.
         importer = _importer()
+        if self._in_child is not None:
+            self._see_child(importer)
+            return
         own = importer is None or not self._is_installed(importer)
         # Packages, also those that one function of another imports; parts of one, if the user's code asks for them.
         if (own or path is None or name.startswith(_PACKAGE)) and not self._in_import(importer):
-            self._heads.setdefault(name, changes(started, dict(os.environ)))
+            self._heads.setdefault(name, [name, changes(started, dict(os.environ)), root_logger()])
         elif path is None and not own and not self._mixed and locate(name, self._own_folders()) is not None:
             self._mixed = name
+
+    def _forked(self) -> None:
+        self._in_child = dict(os.environ)
+
+    def _see_child(self, importer: FrameType | None) -> None:
+        """In a child no standby can start afresh if variables are not as they were when it imported ahead."""
+        before, self._in_child = self._in_child, dict(os.environ)
+        if before == self._in_child or self._in_import(importer) or not (folder := os.environ.get(STATUS)):
+            return
+        with open(os.path.join(folder, f"child-imports-{os.environ.get(WORKER, '0')}"), "w"):
+            pass
 
     def told(self) -> dict[str, object]:
         """Ends the notes; returns them."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-        heads = [[name, changed] for name, changed in self._heads.items() if self._installed.module(name)]
+        heads = [head for name, head in self._heads.items() if self._installed.module(name)]
         return {"heads": heads, "mixed": self._mixed, "resident": resident()}
 
     def _own_folders(self) -> list[str]:
@@ -135,6 +155,12 @@ def changes(before: dict[str, str], after: dict[str, str]) -> dict[str, str | No
     """Returns the variables that differ, with None for one that is gone."""
     changed: dict[str, str | None] = {key: after[key] for key in after if before.get(key) != after[key]}
     return changed | {key: None for key in before if key not in after}
+
+
+def root_logger() -> list[Any]:
+    """Returns whether the root logger has handlers, and its level."""
+    root = getattr(sys.modules.get("logging"), "root", None)
+    return [False, 30] if root is None else [bool(root.handlers), root.level]
 
 
 def resident() -> int:
