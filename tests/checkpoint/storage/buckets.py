@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 import boto3
+import numpy as np
 from azure.storage.blob import BlobServiceClient
 
 from keras_preempt.checkpoint.storage.azure import AzureBucketStore
@@ -86,6 +87,10 @@ def write(store: Store, name: str, *buffers: Buffer) -> None:
     with store.writer(name) as writer:
         for buffer in buffers:
             writer.write(buffer)
+
+
+def large_content() -> bytes:
+    return np.random.default_rng(1).bytes(LARGE)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
