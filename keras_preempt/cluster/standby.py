@@ -27,13 +27,9 @@ from keras_preempt.process.environment import STANDBY
 from keras_preempt.report.status import imports_file, process_file
 
 _SITE = Path(__file__).with_name("standby_site")
-_ANSWER = (
-    0.5  # Seconds for a standby that waits to answer; a new process starts in less than it would take longer.
-)
-_IDLE, _BUSY_SECONDS = (
-    0.25,
-    20.0,
-)  # The share of the processors that is idle, or seconds, before standbys are started.
+_ANSWER = 0.5  # seconds for a standby that waits to answer
+_IDLE = 0.25  # the share of the processors that is idle before standbys are started,
+_BUSY_SECONDS = 20.0  # or the seconds that training has gone on
 _LONGEST_IMPORT = 300.0  # seconds
 _MOST_IMPORTED = 2 << 30  # bytes that imports take, before one has told
 _ROOM = 2  # times the memory of a standby that must be free
@@ -101,7 +97,6 @@ class _Standby:
 
     kept: Kept
     channel: socket.socket
-    environment: dict[str, str]
     started_at: float
     words: bytes = b""
     pid: int = 0  # Once it is ready; so is `size`.
@@ -210,12 +205,9 @@ class Standbys:
                 self._start(index, environment, following)
 
     def close(self) -> None:
-        self._over = True
-        for standby in [*self._waiting.values()]:
-            _end(standby)
+        self._end_all()
         for standby in self._workers:
             standby.channel.close()
-        self._waiting.clear()
         self._workers.clear()
 
     def _start(self, index: int, environment: Mapping[str, str], following: Path) -> None:
@@ -233,7 +225,7 @@ class Standbys:
                 return
         with contextlib.suppress(OSError):  # It has ended, which is heard.
             ours.sendall(_message(self._heads[index]))
-        self._waiting[index] = _Standby(kept, ours, dict(environment), time.monotonic())
+        self._waiting[index] = _Standby(kept, ours, time.monotonic())
 
     def _hear(self, standby: _Standby) -> None:
         """Listens to a standby that imports or waits."""
@@ -303,6 +295,9 @@ class Standbys:
     def _give_up(self, why: str) -> None:
         if not self._over:
             self._say(f"no standby, so workers start as without --standby: {why}")
+        self._end_all()
+
+    def _end_all(self) -> None:
         self._over = True
         for standby in self._waiting.values():
             _end(standby)

@@ -7,10 +7,12 @@ import os
 import sys
 import time
 
+import sitecustomize as site_part  # type: ignore[import-not-found]  # The one beside this file.
+
 TYPE_CHECKING = False  # See `sitecustomize`.
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
-    from types import FrameType, ModuleType
+    from types import ModuleType
     from typing import Any
 
 
@@ -174,7 +176,7 @@ def _log_again(record: Any) -> None:
 def _warn_again(event: Any, modules: dict[str, ModuleType]) -> None:
     """Warns; a warning that was meant for the code that imports is one for the script's."""
     file, line = event.filename, event.lineno
-    if os.path.abspath(file).startswith(_HERE) and (frame := _importer()) is not None:
+    if os.path.abspath(file).startswith(_HERE) and (frame := site_part.importer()) is not None:
         file, line, where = frame.f_code.co_filename, frame.f_lineno, frame.f_globals
     else:
         where = next((vars(each) for each in modules.values() if getattr(each, "__file__", None) == file), {})
@@ -187,16 +189,6 @@ def _warn_again(event: Any, modules: dict[str, ModuleType]) -> None:
         where.setdefault("__warningregistry__", {}),
         source=event.source,
     )
-
-
-def _importer() -> FrameType | None:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith((_HERE, "<frozen importlib")) and not file.endswith("/importlib/__init__.py"):
-            return frame
-        frame = frame.f_back
-    return None
 
 
 def flush() -> None:

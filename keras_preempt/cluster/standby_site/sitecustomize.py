@@ -49,13 +49,13 @@ class Notes:
         make_way()
         if sys._getframe(2).f_code.co_name != "_find_and_load_unlocked":
             return  # Somebody only asks where a module is.
-        importer = _importer()
+        frame = importer()
         if self._in_child is not None:
-            self._see_child(importer)
+            self._see_child(frame)
             return
-        own = importer is None or not self._is_installed(importer)
+        own = frame is None or not self._is_installed(frame)
         # Packages, also those that one function of another imports; parts of one, if the user's code asks for them.
-        if (own or path is None or name.startswith(_PACKAGE)) and not self._in_import(importer):
+        if (own or path is None or name.startswith(_PACKAGE)) and not self._in_import(frame):
             self._heads.setdefault(name, [name, changes(started, dict(os.environ)), root_logger()])
         elif path is None and not own and not self._mixed and locate(name, self._own_folders()) is not None:
             self._mixed = name
@@ -63,10 +63,10 @@ class Notes:
     def _forked(self) -> None:
         self._in_child = dict(os.environ)
 
-    def _see_child(self, importer: FrameType | None) -> None:
+    def _see_child(self, frame: FrameType | None) -> None:
         """In a child no standby can start afresh if variables are not as they were when it imported ahead."""
         before, self._in_child = self._in_child, dict(os.environ)
-        if before == self._in_child or self._in_import(importer) or not (folder := os.environ.get(STATUS)):
+        if before == self._in_child or self._in_import(frame) or not (folder := os.environ.get(STATUS)):
             return
         with open(os.path.join(folder, f"child-imports-{os.environ.get(WORKER, '0')}"), "w"):
             pass
@@ -172,12 +172,13 @@ def resident() -> int:
         return 0
 
 
-def _importer() -> FrameType | None:
-    """The code that has asked for the import which `Notes` sees."""
-    frame: FrameType | None = sys._getframe(2)
+def importer() -> FrameType | None:
+    """The code that has asked for the import during which code of this folder calls this."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith("<frozen importlib") and not file.endswith("/importlib/__init__.py"):
+        of_import = file.startswith("<frozen importlib") or file.endswith("/importlib/__init__.py")
+        if not of_import and os.path.dirname(file) != _HERE:
             return frame
         frame = frame.f_back
     return None
