@@ -157,6 +157,8 @@ class Detection:
         for cloud, address in self._servers:
             path, recognizes, headers, method = cloud.probe
             client, left = MetadataClient(address, self._stopping), deadline - time.monotonic()
+            if left <= 0:
+                return
             try:
                 answer = client.ask(path, headers=headers, timeout=left, method=method)
             except MetadataError as error:
