@@ -42,7 +42,7 @@ from keras_preempt.cluster.status import (
     recorded_steps,
 )
 from keras_preempt.process import this_process
-from keras_preempt.process.environment import END_TIME, INCARNATION, STATUS_DIR
+from keras_preempt.process.environment import END_TIME, INCARNATION, JAX_CACHE, STATUS_DIR
 from keras_preempt.process.exit_codes import EXIT_INTERRUPTED, EXIT_NOT_SAVED
 
 _ANSWERED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -220,7 +220,6 @@ class Supervisor:
         env = {
             INCARNATION: str(number),
             STATUS_DIR: str(status_dir),
-            **compile_cache(root),
             **read_cloud(root),
             **self._end_time(),
             **self._environment(number),
@@ -230,6 +229,7 @@ class Supervisor:
             self._workers,
             self._command,
             env=env,
+            worker_env=_compiled_programs(root, self._workers, env),
             log=self._log,
             prefix=self._prefix,
             unheard_grace=policy.unheard_grace,
@@ -368,6 +368,10 @@ class Supervisor:
                 self._cluster.signal_all(signal.SIGKILL)
             else:
                 self._cluster.signal_all(signal.SIGTERM if received is signal.SIGHUP else received)
+
+
+def _compiled_programs(root: Path, workers: int, env: Mapping[str, str | None]) -> dict[int, dict[str, str]]:
+    return {} if JAX_CACHE in env else {index: compile_cache(root, index) for index in range(workers)}
 
 
 def _failure_code(incarnation: Incarnation) -> int:
