@@ -30,8 +30,9 @@ from keras_preempt.cluster.outcome import (
     exit_status,
     judge,
 )
-from keras_preempt.cluster.standby import Standbys
+from keras_preempt.cluster.standby import ImportNotes, Standbys
 from keras_preempt.cluster.status import (
+    incarnation_folder,
     overdue,
     read_cloud,
     read_in_memory,
@@ -73,7 +74,9 @@ class Supervisor:
             job is then restarted without counting the failure. None: it was not expected.
         cwd: As in ``LocalCluster``.
         stopping: Called once, from a signal handler, when the job is told to stop.
-        standby: Whether to keep a process for each worker that has imported what its script imports.
+        standby: For how many starts to have processes ready that have imported what the script imports: 0 or 1, or
+            more if `notes` has the imports of an earlier job, when they are prepared before this one begins.
+        notes: Where to note the imports; None: only where `standby` needs them.
     """
 
     def __init__(
@@ -89,7 +92,8 @@ class Supervisor:
         expected: Callable[[Incarnation], str | None] = lambda incarnation: None,
         cwd: Path | None = None,
         stopping: Callable[[], None] = lambda: None,
-        standby: bool = False,
+        standby: int = 0,
+        notes: ImportNotes | None = None,
     ):
         self._workers = workers
         self._command = command
@@ -102,7 +106,9 @@ class Supervisor:
         self._cwd = cwd
         self._stopping = stopping
         unheard_grace = self._policy.unheard_grace
-        self._standbys = Standbys(command, say, unheard_grace, cwd) if standby else None
+        self._standbys: Standbys | None = None
+        if standby or notes is not None:
+            self._standbys = Standbys(command, say, unheard_grace, cwd, notes or ImportNotes(), standby)
         self._cluster: LocalCluster | None = None
         self._stop: signal.Signals | None = None
         self._pending: collections.deque[signal.Signals] = collections.deque()
@@ -215,7 +221,7 @@ class Supervisor:
             self._say(f"incarnation {incarnation.number} was {ended} ({saved}): starting again")
 
     def _run_once(self, number: int, root: Path) -> Incarnation:
-        status_dir = root / f"{number:05d}"
+        status_dir = root / incarnation_folder(number)
         status_dir.mkdir()
         env = {
             INCARNATION: str(number),
@@ -236,6 +242,8 @@ class Supervisor:
             cwd=self._cwd,
             ahead=self._standbys,
         )
+        if self._standbys is not None and number == 0:
+            self._standbys.prepare(root, cluster, lambda: self._stop is not None)
         started_at, timed_out, told, stuck = time.monotonic(), False, False, dict[int, int]()
         watch = None if self._limits is None else HangWatch(status_dir, cluster, self._limits, self._say)
 
@@ -244,7 +252,7 @@ class Supervisor:
             if watch is not None:
                 watch.look(policy.failure_grace)
             if self._standbys is not None and self._stop is None:
-                self._standbys.look(status_dir, root / f"{number + 1:05d}", cluster)
+                self._standbys.look(root, number, cluster)
             left = self._left()
             if left <= 0 and not told:
                 told = True
