@@ -327,7 +327,9 @@ class Standbys:
                     # The process has more than its imports by now; a standby tells what they take.
                     self._notes.size = self._notes.size or min(int(told["resident"]), _MOST_IMPORTED)
                 elif index not in self._notes.heads:
-                    self._give_up("the command starts Python with another PYTHONPATH than it got")
+                    self._give_up(
+                        "the script hands over to another program, or the command changes PYTHONPATH"
+                    )
                     return False
             self._began = time.monotonic()
             self._processors = None

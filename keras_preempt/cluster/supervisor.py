@@ -109,7 +109,8 @@ class Supervisor:
         self._standbys: Standbys | None = None
         if standby or notes is not None:
             self._standbys = Standbys(command, say, unheard_grace, cwd, notes or ImportNotes(), standby)
-        self._cluster: LocalCluster | None = None
+        self._cluster: LocalCluster | None = None  # Once all its workers have started.
+        self._begun: LocalCluster | None = None
         self._stop: signal.Signals | None = None
         self._pending: collections.deque[signal.Signals] = collections.deque()
         self._interrupts = 0
@@ -154,7 +155,7 @@ class Supervisor:
         Returns:
             The id of the process of the command; 0 if it is gone already.
         """
-        cluster = self._cluster
+        cluster = self._begun  # A worker that was a standby may train before the next one has started.
         if cluster is None:
             return 0
         send = cluster.signal if number == signal.SIGKILL else cluster.signal_command
@@ -274,6 +275,7 @@ class Supervisor:
         with contextlib.ExitStack() as ending:
             if watch is not None:
                 ending.callback(watch.close)
+            self._begun = cluster
             ending.enter_context(cluster)
             self._cluster = cluster
             self._deliver()
@@ -289,7 +291,7 @@ class Supervisor:
                 self._say(f"{error} Ending it.")
                 cluster.kill_all(policy.failure_grace)
             finally:
-                self._cluster = None
+                self._cluster = self._begun = None
         statuses = read_statuses(status_dir, self._workers)
         listening = read_listening(status_dir, self._workers)
         wrapped = [index for index, pid in listening.items() if pid != cluster.pids[index]]
