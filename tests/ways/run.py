@@ -30,6 +30,9 @@ from tests.ways.way import MIRRORED, NEXT_RUN, PLAIN, STRIKE, WORKERS, Way
 
 WORKER = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)
 
+STARTED_BEFORE = "KERAS_PREEMPT_LAUNCHER_INCARNATION"
+"""Where the launcher says how often; the package is not imported before the run."""
+
 
 ASKED = ("__len__", "metrics", "get_state", "__getattr__")
 """What is asked more often than by Keras: how long data is, which metrics there are, what a checkpoint is to hold;
@@ -178,6 +181,12 @@ def find(module: str, name: str) -> Way:
     return next(way for way in found.WAYS if way.name == name)
 
 
+def strike_of(start: int) -> str | None:
+    """Returns where a start gets its signal; None if it gets none."""
+    strikes = os.environ.get(STRIKE, "").split(";")
+    return strikes[start] if start < len(strikes) else None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("module", "name", "strategy", "place"):
@@ -187,7 +196,7 @@ def main() -> None:
     args = parser.parse_args()
     drawn = _count_draws()
     for number, folder in enumerate(args.folders, 1):
-        strike = os.environ.get(STRIKE) if number == len(args.folders) else None
+        strike = strike_of(int(os.environ.get(STARTED_BEFORE, 0))) if number == len(args.folders) else None
         if number > 1:
             _begin_anew()
             drawn.clear()

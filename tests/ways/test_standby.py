@@ -43,7 +43,7 @@ class WithStandbys(Job):
         def environment(incarnation: int) -> dict[str, str | None]:
             nonlocal start
             start = incarnation
-            return {**QUIET_CPU, **self.environment(dict(enumerate(strikes)).get(start))}
+            return {**QUIET_CPU, **self.environment(";".join(strikes) or None)}
 
         supervisor = Supervisor(
             self.workers,

@@ -25,7 +25,8 @@ STRATEGIES = {
 }
 
 STRIKE = "WAY_STRIKE"
-"""The environment variable that holds where a start gets SIGTERM; see `tests.ways.recorder.Recorder`."""
+"""The environment variable that holds where a start gets SIGTERM; see `tests.ways.recorder.Recorder`. Of the launcher's
+starts, which all have the same variables, one after the other, with semicolons between them."""
 
 PLAIN = "plain"
 """How the name of a run without the PreemptionCallback begins."""
