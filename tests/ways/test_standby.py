@@ -64,6 +64,7 @@ class WithStandbys(Job):
         ends = [each.verdict.outcome for each in report.incarnations]
         assert ends == [Outcome.PREEMPTED] * len(strikes) + [Outcome.FINISHED], told
         assert ready == [True] * len(strikes), told
+        assert "no standby" not in told
         return results
 
 
