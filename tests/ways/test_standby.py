@@ -12,12 +12,11 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from keras_preempt.cluster import RestartPolicy, Supervisor
-from keras_preempt.cluster.outcome import Outcome
 from keras_preempt.cluster.standby import ImportNotes
 from tests.cluster.forked import QUIET_CPU
 from tests.cluster.harness import ClusterResult, describe
 from tests.ways.catalogue.all_ways import ALL
-from tests.ways.drill import SCRIPT, Job, parameters
+from tests.ways.drill import PREEMPTED, SCRIPT, Job, parameters
 from tests.ways.way import Exact, Verdict, Warned, Way
 
 
@@ -56,14 +55,19 @@ class WithStandbys(Job):
             standby=len(strikes),
             notes=notes,
         )
-        report = supervisor.run()
         results = [
-            ClusterResult([0] * self.workers, ["\n".join(lines) for lines in outputs[each]], 0.0)
-            for each in sorted(outputs)
+            ClusterResult(
+                [ended.code for ended in sorted(each.exits, key=lambda ended: ended.index)],
+                ["\n".join(lines) for lines in outputs[each.number]],
+                each.seconds,
+            )
+            for each in supervisor.run().incarnations
         ]
         told = "\n".join([*said, *(describe(result.outputs) for result in results)])
-        ends = [each.verdict.outcome for each in report.incarnations]
-        assert ends == [Outcome.PREEMPTED] * len(strikes) + [Outcome.FINISHED], told
+        assert len(results) == len(strikes) + 1, told
+        for result in results[:-1]:
+            result.assert_codes(PREEMPTED)
+        results[-1].assert_ok()
         assert ready == [True] * len(strikes), told
         assert "no standby" not in told
         return results
