@@ -74,6 +74,12 @@ if not logging.root.handlers:  # As that of TensorFlow does.
 logging.getLogger("logger").warning("warns")
 """
 
+ROOT = """
+import logging
+logging.root.setLevel(logging.INFO)
+logging.warning("sets up the root logger, as absl does")
+"""
+
 STRANGE = {
     "-m package": (
         ["-m", "mine", "x"],
@@ -177,6 +183,19 @@ import logger, trainer
 """
         },
     ),
+    "imports what sets up the root logger": (
+        ["train.py"],
+        {
+            "train.py": """
+import logging
+print(logging.root.handlers, logging.root.level)
+import root, logger, warner, trainer
+print(len(logging.root.handlers), logging.root.level)
+logging.getLogger("mine").info("logged as root has it")
+{}
+"""
+        },
+    ),
     "closes all files": (
         ["train.py"],
         {
@@ -230,6 +249,7 @@ def test_strange_scripts_start_the_same(installed, case):
     installed.install("loud/__init__", LOUD)
     installed.install("warner", WARNER)
     installed.install("logger", LOGGER)
+    installed.install("root", ROOT)
     for name, code in files.items():
         installed.script(code.replace("{}", "trainer.train()"), name)
     _, run = compared(installed, [installed.python, *arguments])

@@ -80,6 +80,7 @@ class Import:
     def __init__(self, head: str, root: list[Any]) -> None:
         self.head = head
         self.root = root
+        self.streams = sys.stdout, sys.stderr
         self.file = file_of(head)
         self.environment = dict(os.environ)
         self.changes: dict[str, str | None] = {}
@@ -92,7 +93,7 @@ class Import:
 
     def run(self, watch: Any) -> None:
         known, filters = set(sys.modules), list(_filters)
-        with watching.RootLogger(self.root, watch):
+        with watching.RootLogger(self.root, watch) as self.root_logger:
             drawn = random_numbers()
             watch.on = True
             __import__(self.head)
@@ -110,6 +111,7 @@ class Import:
         set_environment({**os.environ, **self.changes})
         for function, args, kwargs in self.at_exit:
             atexit.register(function, *args, **kwargs)
+        self.root_logger.give_back()
         if self.filters:
             set_filters(self.filters + [each for each in _filters if each not in self.filters])
 
@@ -189,6 +191,8 @@ class Ahead:
                 return f"{name} was {each.environment.get(name)!r} before its imports, and is {value!r} now"
         if site_part.root_logger() != each.root:
             return "the root logger was set up otherwise before its imports"
+        if each.root_logger.handlers and (sys.stdout, sys.stderr) != each.streams:
+            return f"the import of {each.head} logs to standard streams that it has replaced"
         states = random_numbers()
         if any(states.get(name) != self._random_numbers[name] for name in each.draws):
             return f"the import of {each.head} draws random numbers, whose generator it has used before"

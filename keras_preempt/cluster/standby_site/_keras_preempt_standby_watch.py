@@ -124,7 +124,8 @@ class ImportWatch:
 class RootLogger:
     """While it is entered: the root logger is as the script has set it up, and what it gets is an event.
 
-    Libraries look whether it has handlers: TensorFlow's logger has one of its own only if it has none.
+    Libraries look whether it has handlers: TensorFlow's logger has one of its own only if it has none. What an import
+    does to it, as absl's does by `logging.basicConfig`, is undone at the end, and done again by `give_back`.
     """
 
     level = 0
@@ -132,25 +133,44 @@ class RootLogger:
     def __init__(self, wanted: list[Any], watch: ImportWatch) -> None:
         self._has_handlers, self._level = wanted
         self._watch = watch
+        self.handlers: list[Any] = []  # Those that the import has added to none.
+        self._set_to: int | None = None
 
-    def __enter__(self) -> None:
-        self._root = getattr(sys.modules.get("logging"), "root", None)
-        if self._root is not None:
-            self._level_before = self._root.level
+    def __enter__(self) -> RootLogger:
+        self._level_before = site_part.root_logger()[1]
+        if (root := _root()) is not None:
             if self._level != self._level_before:
-                self._root.setLevel(self._level)
+                root.setLevel(self._level)
             if self._has_handlers:
-                self._root.addHandler(self)
+                root.addHandler(self)
+        return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._root is not None:
-            self._root.removeHandler(self)
-            if self._root.level == self._level != self._level_before:
-                self._root.setLevel(self._level_before)
+        if (root := _root()) is None:
+            return
+        root.removeHandler(self)
+        if not self._has_handlers:  # It would have got the records that are events, too.
+            self.handlers = root.handlers[:]
+            root.handlers.clear()
+        if root.level != self._level:
+            self._set_to = root.level
+        if root.level != self._level_before:
+            root.setLevel(self._level_before)
+
+    def give_back(self) -> None:
+        """Does again what the import did to the root logger."""
+        for handler in self.handlers:
+            _root().addHandler(handler)
+        if self._set_to is not None:
+            _root().setLevel(self._set_to)
 
     def handle(self, record: Any) -> None:
         """What `logging` calls."""
         self._watch.heard(record)
+
+
+def _root() -> Any:
+    return getattr(sys.modules.get("logging"), "root", None)
 
 
 def repeat(events: list[Any], modules: dict[str, ModuleType]) -> None:
@@ -168,7 +188,7 @@ def repeat(events: list[Any], modules: dict[str, ModuleType]) -> None:
 def _log_again(record: Any) -> None:
     now = time.time()
     record.created, record.msecs = now, now % 1 * 1000
-    for handler in sys.modules["logging"].root.handlers:
+    for handler in _root().handlers:
         if record.levelno >= handler.level:
             handler.handle(record)
 
