@@ -111,7 +111,9 @@ class Member:
         """Takes part in rounds from now on; notices that came before are acted on now."""
         self.open = True
         request = self._call_at_once(now, reserve)
-        return request if request or not self.hint else self._call_to_save(Kind.PERIODIC, self.hint)
+        if request is None and self.hint:
+            return self._call_to_save(Kind.PERIODIC, self.hint)
+        return request
 
     def expect(self, now: float, entered: int = sys.maxsize) -> bool:
         """A signal handler announces a notice; returns whether the main thread is to hold at its next boundary.

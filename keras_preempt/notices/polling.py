@@ -52,7 +52,7 @@ class PollingSource(abc.ABC):
     again, and nothing in between; there `name` says what is asked, such as "GCE preemption".
     """
 
-    def __init__(self, name: str, on_notice: OnNotice, backoff: Backoff | None) -> None:
+    def __init__(self, name: str, on_notice: OnNotice, backoff: Backoff | None = None) -> None:
         self._name = name
         self._on_notice = on_notice
         self._backoff = backoff or Backoff()
@@ -119,7 +119,7 @@ class EarlyNotices(PollingSource):
     """Hears of signals that came before Python listened; `look` waits so many seconds, and returns when one came."""
 
     def __init__(self, look: Callable[[float], str | None], on_notice: OnNotice) -> None:
-        super().__init__(EARLY, on_notice, None)
+        super().__init__(EARLY, on_notice)
         self._look = look
         self._left = _EARLY_LOOKS
 
@@ -156,7 +156,7 @@ class PolledNotices(PollingSource):
         poll_seconds: float = 1.0,
         blocking_seconds: float = 10.0,
     ) -> None:
-        super().__init__(_FUNCTION, on_notice, None)
+        super().__init__(_FUNCTION, on_notice)
         self._function = function
         self._poll_seconds = poll_seconds
         self._blocking_seconds = blocking_seconds

@@ -207,6 +207,24 @@ def test_an_import_that_draws_random_numbers_is_made_anew_if_they_are_seeded(ins
     assert bool(seed) == any("dice draws random numbers" in line for line in run.said)
 
 
+def test_an_import_that_logs_to_a_stream_which_the_script_has_replaced_is_made_anew(installed):
+    installed.install("root", "import logging\nlogging.warning('its import')")
+    script = installed.script(
+        """
+        import io, logging, sys
+        shown, sys.stderr = sys.stderr, io.StringIO()
+        import root, trainer
+        logging.warning("the script")
+        print(sys.stderr.getvalue())
+        sys.stderr = shown
+        trainer.train(2)
+        """
+    )
+    _, run = compared(installed, [installed.python, script], restarts=2)
+    assert not run.standbys
+    assert any("the import of root logs to standard streams" in line for line in run.said)
+
+
 FORKS = """
 import os
 if os.fork() == 0:
