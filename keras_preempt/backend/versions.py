@@ -25,13 +25,13 @@ NEWEST_TENSORFLOW = "2.21.0"
 VERIFIED_TENSORFLOW = (OLDEST_TENSORFLOW, "2.17.1", NEWEST_TENSORFLOW)
 """All that were verified."""
 
-OLDEST_JAX = "0.10.2"
+OLDEST_JAX = "0.6.0"
 """The newest for Python 3.11, and the oldest that was verified."""
 
 NEWEST_JAX = "0.12.0.1"
 """A newer one works as long as it has the private names of `backend.jax`."""
 
-OLDEST_KERAS_ON_JAX = "3.15.1"
+OLDEST_KERAS_ON_JAX = "3.8.0"
 """The only version that was verified on JAX so far."""
 
 VERIFIED = {
