@@ -18,6 +18,7 @@ from keras_preempt.backend.jax.feed import JaxFeed
 from keras_preempt.backend.jax.place import rows_of
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.keras.model_parts import layers_of
+from keras_preempt.backend.keras.names import FLUSH
 from keras_preempt.backend.keras.random_code import may_draw
 from keras_preempt.backend.keras.running_fit import RunningFit, TracedStep
 from keras_preempt.backend.operations import RandomOperation
@@ -76,7 +77,7 @@ class JaxFit(RunningFit):
     def finish_hooks(self) -> None:
         """See `RunningFit.finish_hooks`; raises what they have raised, as Keras does at its next step."""
         if (container := self._container()) is not None:
-            container._flush_futures()
+            getattr(container, FLUSH)()
 
     def stub(self) -> None:
         """Makes the next step of this fit compute nothing and call no callback."""
