@@ -230,7 +230,7 @@ def test_an_epoch_iterator_makes_its_iterators_lazily_and_counts_what_it_hands_o
     source._get_iterator = counted
     source.reset()
     counts = []
-    for _, _, iterator in source:
+    for *_, iterator in source:
         counts.append(int(source._steps_seen))
         next(iter(iterator))
     assert counts == list(range(1, len(counts) + 1)), _changed("JAXEpochIterator._steps_seen")
