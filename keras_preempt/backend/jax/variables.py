@@ -108,7 +108,10 @@ def _host(value: jax.Array) -> Array:
 def _sharding_of(variable: Any) -> Any:
     value = variable._value
     # Between two steps it holds nothing, but it knows how it is divided if a distribution was set when it was made.
-    return variable._layout.backend_layout if value is None else value.sharding
+    if value is not None:
+        return value.sharding
+    # From Keras 3.15 on a layout of Keras, before that one of JAX.
+    return getattr(variable._layout, "backend_layout", variable._layout)
 
 
 def _holders(variable: Any) -> dict[_Bounds, set[int]]:

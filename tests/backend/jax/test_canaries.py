@@ -19,7 +19,7 @@ import pytest
 from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer
 
 from keras_preempt.backend import requirements, versions
-from keras_preempt.backend.jax import compiled_programs, distributed
+from keras_preempt.backend.jax import compiled_programs, distributed, variables
 from keras_preempt.backend.jax.backend import BACKEND
 from keras_preempt.backend.jax.feed import JaxFeed
 from keras_preempt.backend.jax.running_fit import JaxFit
@@ -165,7 +165,8 @@ def test_a_variable_that_holds_nothing_knows_how_it_is_divided() -> None:
     devices = keras.distribution.list_devices()
     keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
     variable = model().layers[0].kernel
-    found = variable._layout.backend_layout
+    variable._value = None
+    found = variables._sharding_of(variable)
     assert found.devices_indices_map((3, 1)).keys() == set(jax.devices()), _changed("Variable._layout")
 
 
