@@ -3,7 +3,7 @@
 Keras makes generators early, also some that are never drawn from, and what they iterate over at their first draw. So an
 iterator counts here from its first draw.
 
-Verified with Keras 3.15.1.
+Verified with Keras 3.8.0 to 3.15.1.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The running `fit` of a model on JAX, and its step; see `keras_preempt.backend.keras.running_fit`.
 
-Verified with Keras 3.15.1.
+Verified with Keras 3.8.0 to 3.15.1.
 """
 
 from __future__ import annotations
