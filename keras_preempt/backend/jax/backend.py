@@ -62,7 +62,7 @@ class JaxBackend(seam.Backend):
         return keras.distribution.distribution()
 
     def replicas(self, strategy: Any) -> int:
-        return 1 if strategy is None else int(strategy.num_model_replicas)
+        return 1 if strategy is None else int(strategy.device_mesh.shape[place.batch_axis(strategy)])
 
     def unordered_sums(self) -> str:
         has_gpu = any(device.platform == "gpu" for device in jax.local_devices())

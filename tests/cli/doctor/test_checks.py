@@ -188,8 +188,9 @@ def test_another_backend_is_found(keras_home: Path, monkeypatch: pytest.MonkeyPa
         ("tensorflow", {"keras": "99.0", "tensorflow": "2.20.0"}, ["warning", "ok"], "newest verified"),
         ("jax", {"keras": "3.15.1", "jax": "0.10.2"}, ["ok", "ok"], "jax 0.10.2"),
         ("jax", {"keras": "3.15.1", "tensorflow": "2.21.0"}, ["ok", "problem"], "keras-preempt[jax]"),
-        ("jax", {"keras": "3.14.0", "jax": "0.10.2"}, ["problem", "ok"], "keras>=3.15.1"),
-        ("jax", {"keras": "3.15.1", "jax": "0.4.30"}, ["ok", "problem"], "jax>=0.10.2"),
+        ("jax", {"keras": "3.8.0", "jax": "0.6.0"}, ["ok", "ok"], "jax 0.6.0"),
+        ("jax", {"keras": "3.7.0", "jax": "0.10.2"}, ["problem", "ok"], "keras>=3.8.0"),
+        ("jax", {"keras": "3.15.1", "jax": "0.4.30"}, ["ok", "problem"], "jax>=0.6.0"),
         ("jax", {"keras": "3.15.1", "jax": "9.0"}, ["ok", "warning"], "jax 9.0 is newer"),
     ],
 )
