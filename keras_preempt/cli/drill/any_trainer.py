@@ -87,9 +87,10 @@ class _Watch:
             number = signal.SIGKILL if self.strike.kill else signal.Signals[self.strike.signal]
             self.sent = bool(self.send(number))  # Not if the worker is gone already.
 
-    def kill(self) -> None:
-        """The grace period is over."""
-        self.killed = bool(self.send(signal.SIGKILL))
+    def kill_after(self, grace: float, over: threading.Event) -> None:
+        """Kills the worker in so many seconds, unless the start is over before."""
+        if not over.wait(grace):
+            self.killed = bool(self.send(signal.SIGKILL))
 
 
 @dataclass
@@ -237,7 +238,7 @@ def _timers(watch: _Watch, grace: float | None) -> Iterator[None]:
         def and_later(number: int) -> object:
             result = send(number)
             if number != signal.SIGKILL:
-                limit = threading.Thread(target=lambda: over.wait(grace) or watch.kill(), daemon=True)
+                limit = threading.Thread(target=watch.kill_after, args=(grace, over), daemon=True)
                 limit.start()
                 threads.append(limit)
             return result

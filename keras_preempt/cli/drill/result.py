@@ -153,9 +153,11 @@ def _print_causes(terminal: Terminal, result: DrillResult, keep: str | None) -> 
     terminal.line(f"{kept} docs/drill.md explains each cause.")
 
 
-def _print_comparison(terminal: Terminal, comparison: Comparison, what: list[str], *more: list[str]) -> None:
+def _print_comparison(
+    terminal: Terminal, comparison: Comparison, counted_first: list[str], *more: list[str]
+) -> None:
     rows = [
-        what,
+        counted_first,
         ["tensors compared", str(comparison.tensors)],
         ["bytes compared", f"{comparison.compared_bytes:,}"],
         ["tensors different", str(len(comparison.tensor_differences))],

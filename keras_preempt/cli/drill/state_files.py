@@ -6,6 +6,7 @@ No library is imported before a file needs it. Pickles inside of NumPy's files a
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import pickle
@@ -126,10 +127,7 @@ def _read_hdf5(path: Path) -> Content:
 
 
 def _add_hdf5(content: Content, file: Path | io.BytesIO, prefix: str) -> None:
-    try:
-        import h5py
-    except ImportError:
-        raise Unreadable(_missing("h5py", "reads .keras and .h5 files")) from None
+    h5py = _library("h5py", "reads .keras and .h5 files")
 
     def add(name: str, item: Any) -> None:
         for attribute, value in item.attrs.items():
@@ -147,10 +145,7 @@ def _add_hdf5(content: Content, file: Path | io.BytesIO, prefix: str) -> None:
 
 
 def _read_torch(path: Path) -> Content:
-    try:
-        import torch
-    except ImportError:
-        raise Unreadable(_missing("torch", f"reads {path.name}")) from None
+    torch = _library("torch", f"reads {path.name}")
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError):  # It holds objects, or is damaged.
@@ -223,11 +218,14 @@ def _array(tensor: Any, torch: Any) -> Array:
         return flat.view(dtype_of(name)).reshape(tuple(dense.shape)) if name in ELEMENT_TYPES else flat
 
 
-def _missing(package: str, what: str) -> str:
-    return (
-        f"Expected {package}, which {what}, where keras-preempt is installed. Received: none. pip install {package}, "
-        "or leave these files out of --state."
-    )
+def _library(name: str, what: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise Unreadable(
+            f"Expected {name}, which {what}, where keras-preempt is installed. Received: none. pip install {name}, or "
+            "leave these files out of --state."
+        ) from None
 
 
 _READERS: Mapping[tuple[str, ...], Callable[[Path], Content]] = {
