@@ -8,16 +8,16 @@ import pytest
 
 from tests.benchmarked import BENCHMARKS, measured
 
-from what_is_lost import CONTESTANTS, in_the_model  # isort: skip
+from what_is_lost import ALL, CONTESTANTS, in_the_model  # isort: skip
 
 ROOT = BENCHMARKS.parent
+TITLES = {each.title: name for name, each in ALL.items()}
 
 
 def counted(*contestants: str) -> dict[str, list[str]]:
     """The rows of the benchmark's table, by title."""
     found = measured("what_is_lost.py", "--only", *contestants)
-    titles = [title for title, _ in CONTESTANTS.values()]
-    return {title: cells for title, cells in found.items() if title in titles}
+    return {title: cells for title, cells in found.items() if title in TITLES}
 
 
 def shown() -> dict[str, list[str]]:
@@ -26,8 +26,7 @@ def shown() -> dict[str, list[str]]:
     lines = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if "|" in line
     ]
-    titles = [title for title, _ in CONTESTANTS.values()]
-    return {title: cells for title, *cells in lines if title in titles}
+    return {title: cells for title, *cells in lines if title in TITLES}
 
 
 @pytest.mark.bench

@@ -23,7 +23,7 @@ from keras_preempt.cli.drill.directories import WorkingDirectories, run_director
 from keras_preempt.cli.drill.judge import NoVerdict
 from keras_preempt.cli.drill.plan import Moment, Strike, plan_strikes
 from keras_preempt.cli.drill.result import DrillResult, print_result_of_files
-from keras_preempt.cli.drill.state_files import Unreadable, compare_files
+from keras_preempt.cli.drill.state_files import UnreadableFile, compare_files
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cluster import RestartPolicy, Supervisor
 from keras_preempt.cluster.outcome import exit_status
@@ -61,8 +61,8 @@ def state_files(directory: Path, patterns: Sequence[str]) -> dict[str, Path]:
 
 
 @dataclass
-class _Watch:
-    """Counts lines over all starts of a run, and says when the moment of a strike has come."""
+class Watch:
+    """Counts lines over all starts of a run, and tells when the moment of a strike has come."""
 
     send: Callable[[int], object] = lambda number: None  # Sends a signal to the worker of the strike.
     strike: Strike | None = None  # Of this start.
@@ -128,7 +128,7 @@ class FilesTrainer:
 
         Raises NoVerdict if it fails, is stopped, is not preempted as planned, or leaves no file that was asked for.
         """
-        watch, seconds = _Watch(), 0.0
+        watch, seconds = Watch(), 0.0
         ended: list[Strike] = []
         killed: set[int] = set()
         before: dict[str, bytes] = {}
@@ -175,7 +175,7 @@ class FilesTrainer:
             )
         return FilesRun(files, watch.lines, seconds, ended, frozenset(killed))
 
-    def _start(self, name: str, cwd: Path, watch: _Watch, number: int) -> _Ended:
+    def _start(self, name: str, cwd: Path, watch: Watch, number: int) -> _Ended:
         stopped = threading.Event()
 
         def log(member: int, line: str) -> None:
@@ -222,7 +222,7 @@ class _Ended:
 
 
 @contextlib.contextmanager
-def _timers(watch: _Watch, grace: float | None) -> Iterator[None]:
+def _timers(watch: Watch, grace: float | None) -> Iterator[None]:
     """Fires at a second of the start, and kills at the end of the grace period, in threads of their own."""
     over = threading.Event()
     threads = []
@@ -264,7 +264,7 @@ def compared_files(one: FilesRun, other: FilesRun) -> Comparison:
     """Compares what two runs have left; raises NoVerdict where a file cannot be read."""
     try:
         return compare_files(one.files, other.files)
-    except (Unreadable, OSError) as error:
+    except (UnreadableFile, OSError) as error:
         raise NoVerdict(f"a file cannot be compared. {error}") from error
 
 

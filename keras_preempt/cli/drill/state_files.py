@@ -30,12 +30,12 @@ _SAVED_AT = "date_saved"  # In the metadata of a .keras file.
 _LENGTH = 8  # bytes before the header of a safetensors file
 
 
-class Unreadable(Exception):
+class UnreadableFile(Exception):
     """A file is not what its name says, or a library that reads it is not installed; says what to do."""
 
 
 @dataclass
-class Content:
+class FileContent:
     """What a file holds.
 
     Attributes:
@@ -47,35 +47,35 @@ class Content:
     other: dict[str, Any] = field(default_factory=dict)
 
 
-def read_content(path: Path) -> Content:
+def read_content(path: Path) -> FileContent:
     """Reads a file by its name: safetensors, NumPy's, PyTorch's, Keras' and HDF5; any other is bytes.
 
     Raises:
-        Unreadable: It is damaged, or its library is missing.
+        UnreadableFile: It is damaged, or its library is missing.
     """
     for endings, read in _READERS.items():
         if path.name.lower().endswith(endings):
             try:
                 return read(path)
-            except Unreadable:
+            except UnreadableFile:
                 raise
             except (*_DAMAGED, CorruptCheckpoint) as error:
-                raise Unreadable(
+                raise UnreadableFile(
                     f"Expected {path.name} to be a whole {endings[0]} file. Received: {error!s:.300}. Was it still "
                     "being written, or does another program write it? Leave it out of --state."
                 ) from error
-    return Content(other={"bytes": path.read_bytes()})
+    return FileContent(other={"bytes": path.read_bytes()})
 
 
 _DAMAGED = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, RecursionError)
 
 
-def _read_safetensors(path: Path) -> Content:
+def _read_safetensors(path: Path) -> FileContent:
     data = path.read_bytes()
     end = _LENGTH + int.from_bytes(data[:_LENGTH], "little")
     if len(data) < _LENGTH or end > len(data):
         raise ValueError(f"a header of {end - _LENGTH} bytes in a file of {len(data)}")
-    content = Content(other={"metadata": json.loads(data[_LENGTH:end]).get("__metadata__")})
+    content = FileContent(other={"metadata": json.loads(data[_LENGTH:end]).get("__metadata__")})
     for tensor in parse_header(data[_LENGTH:end], len(data) - end, path.name):
         size = Value(tensor.key, tensor.dtype, tensor.shape).nbytes
         flat = np.frombuffer(data, np.uint8, size, end + tensor.begin)
@@ -83,8 +83,8 @@ def _read_safetensors(path: Path) -> Content:
     return content
 
 
-def _read_numpy(path: Path) -> Content:
-    content = Content()
+def _read_numpy(path: Path) -> FileContent:
+    content = FileContent()
     if path.name.lower().endswith(".npy"):
         _add_array(content, path.stem, path.read_bytes())
         return content
@@ -94,7 +94,7 @@ def _read_numpy(path: Path) -> Content:
     return content
 
 
-def _add_array(content: Content, name: str, data: bytes) -> None:
+def _add_array(content: FileContent, name: str, data: bytes) -> None:
     try:
         content.tensors[name] = np.load(io.BytesIO(data), allow_pickle=False)
     except ValueError as error:
@@ -103,8 +103,8 @@ def _add_array(content: Content, name: str, data: bytes) -> None:
         content.other[name] = data
 
 
-def _read_keras(path: Path) -> Content:
-    content = Content()
+def _read_keras(path: Path) -> FileContent:
+    content = FileContent()
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
             data = archive.read(name)
@@ -120,13 +120,13 @@ def _read_keras(path: Path) -> Content:
     return content
 
 
-def _read_hdf5(path: Path) -> Content:
-    content = Content()
+def _read_hdf5(path: Path) -> FileContent:
+    content = FileContent()
     _add_hdf5(content, path, "")
     return content
 
 
-def _add_hdf5(content: Content, file: Path | io.BytesIO, prefix: str) -> None:
+def _add_hdf5(content: FileContent, file: Path | io.BytesIO, prefix: str) -> None:
     h5py = _library("h5py", "reads .keras and .h5 files")
 
     def add(name: str, item: Any) -> None:
@@ -144,7 +144,7 @@ def _add_hdf5(content: Content, file: Path | io.BytesIO, prefix: str) -> None:
         opened.visititems(add)
 
 
-def _read_torch(path: Path) -> Content:
+def _read_torch(path: Path) -> FileContent:
     torch = _library("torch", f"reads {path.name}")
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
@@ -152,21 +152,21 @@ def _read_torch(path: Path) -> Content:
         try:
             loaded = torch.load(path, map_location="cpu", weights_only=False)
         except (pickle.UnpicklingError, RuntimeError, AttributeError, ImportError) as error:
-            raise Unreadable(
+            raise UnreadableFile(
                 f"Expected torch.load to read {path.name}. Received: {error!s:.300}. A file of state_dicts and plain "
                 "values can always be compared; leave out one that holds objects of the script."
             ) from error
-    content = Content()
+    content = FileContent()
     content.other["content"] = _without_tensors(loaded, "", content.tensors, torch, ())
     return content
 
 
-def _read_perhaps_torch(path: Path) -> Content:
+def _read_perhaps_torch(path: Path) -> FileContent:
     """Of two endings that others use too, PyTorch's files are archives with a pickle in them."""
     with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
         if any(name.endswith("/data.pkl") for name in archive.namelist()):
             return _read_torch(path)
-    return Content(other={"bytes": path.read_bytes()})
+    return FileContent(other={"bytes": path.read_bytes()})
 
 
 def _without_tensors(
@@ -222,13 +222,13 @@ def _library(name: str, what: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise Unreadable(
+        raise UnreadableFile(
             f"Expected {name}, which {what}, where keras-preempt is installed. Received: none. pip install {name}, or "
             "leave these files out of --state."
         ) from None
 
 
-_READERS: Mapping[tuple[str, ...], Callable[[Path], Content]] = {
+_READERS: Mapping[tuple[str, ...], Callable[[Path], FileContent]] = {
     (".safetensors",): _read_safetensors,
     (".npz", ".npy"): _read_numpy,
     (".pt", ".pth"): _read_torch,
@@ -242,7 +242,7 @@ def compare_files(one: Mapping[str, Path], other: Mapping[str, Path]) -> Compari
     """Compares the files of the undisturbed and of the preempted run, by their names.
 
     Raises:
-        Unreadable: One of them cannot be read; says of which run it is.
+        UnreadableFile: One of them cannot be read; says of which run it is.
     """
     tensors = size = 0
     different: list[ComparedTensor] = []
@@ -255,8 +255,8 @@ def compare_files(one: Mapping[str, Path], other: Mapping[str, Path]) -> Compari
         for path, run in zip((one[name], other[name]), NAMES, strict=True):
             try:
                 contents.append(read_content(path))
-            except Unreadable as error:
-                raise Unreadable(f"{name} of {run}: {error}") from error
+            except UnreadableFile as error:
+                raise UnreadableFile(f"{name} of {run}: {error}") from error
         left, right = contents
         tensors += len(left.tensors)
         size += sum(array.nbytes for array in left.tensors.values())

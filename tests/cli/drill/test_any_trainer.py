@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from keras_preempt.cli.drill.any_trainer import Watch
+from keras_preempt.cli.drill.plan import Moment, Strike
 from tests.cli.launched import ENV, called
 from tests.docs.pages import ROOT
 
@@ -187,3 +190,17 @@ def test_the_json_is_what_its_schema_says():
     (preemption,) = value["preemptions"]
     assert (preemption["moment"], preemption["step"]) == ("line", None)
     assert preemption["when"] == "w0 at the line with 'step 7 '"
+
+
+def test_one_signal_is_sent_in_a_start_and_none_counts_that_found_nobody():
+    sent: list[int] = []
+    watch = Watch(strike=Strike(0, Moment("line", 2)))
+    watch.send = lambda number: 0
+    watch.on_line("one")
+    watch.on_line("two")
+    assert not watch.sent
+    watch.send = lambda number: sent.append(number) or 1
+    for _ in range(3):
+        watch.on_line("more")
+    assert watch.sent
+    assert sent == [signal.SIGTERM]

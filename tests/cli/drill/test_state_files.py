@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from keras_preempt.checkpoint.tensors import stream
-from keras_preempt.cli.drill.state_files import Unreadable, compare_files, read_content
+from keras_preempt.cli.drill.state_files import UnreadableFile, compare_files, read_content
 
 ONE, OTHER = (
     np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -46,7 +46,7 @@ def keras(path: Path, value: np.ndarray, note: str = "") -> None:
     weights = io.BytesIO()
     h5(weights, value, note)
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("metadata.json", json.dumps({"date_saved": path.name, "keras_version": "3"}))
+        archive.writestr("metadata.json", json.dumps({"date_saved": str(path), "keras_version": "3"}))
         archive.writestr("config.json", json.dumps({"layers": [note]}))
         archive.writestr("model.weights.h5", weights.getvalue())
 
@@ -127,7 +127,7 @@ def test_a_file_that_ends_early_is_refused_with_what_to_do(tmp_path, name, left)
         assert not compare_files(whole, {name: part}).identical
         return
     with pytest.raises(
-        Unreadable, match=f"^{name} of the preempted run: Expected .*Leave it out|leave out one"
+        UnreadableFile, match=f"^{name} of the preempted run: Expected .*Leave it out|leave out one"
     ):
         compare_files(whole, {name: part})
 
@@ -140,7 +140,7 @@ def test_a_library_that_is_not_installed_is_named(tmp_path, name, library):
         written(tmp_path, name, ONE)
     with (
         mock.patch.dict(sys.modules, {library: None}),
-        pytest.raises(Unreadable, match=f"Expected {library}, which .* pip install {library}"),
+        pytest.raises(UnreadableFile, match=f"Expected {library}, which .* pip install {library}"),
     ):
         read_content(tmp_path / name)
 
