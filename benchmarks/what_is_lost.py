@@ -25,11 +25,10 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 
 from environments import CannotInstall, python_of, versions_of
-from figures import table
+from figures import conditions, table
 
 from keras_preempt.cli.drill.state_files import compare_files
 
@@ -85,7 +84,10 @@ PEERS = {
     "trainer_skip": Contestant("HF Trainer, enable_jit_checkpoint", "skip", peer="trainer"),
     "trainer_ignore_skip": Contestant("the same, ignore_data_skip", "ignore_skip", peer="trainer"),
     "accelerate_stateful": Contestant(
-        "Accelerate, StatefulDataLoader", "stateful", "stateful_alone", "accelerate"
+        "Accelerate, use_stateful_dataloader", "stateful", "stateful_alone", "accelerate"
+    ),
+    "accelerate_given": Contestant(
+        "the same, given a StatefulDataLoader", "given", "given_alone", "accelerate"
     ),
     "accelerate_skip": Contestant("Accelerate, skip_first_batches", "skip", "skip_alone", "accelerate"),
     "orbax_state": Contestant("Orbax, JAX loop", "state", peer="orbax"),
@@ -339,7 +341,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         said.append("Orbax is not installed and was left out.")
     chosen = [name for name in chosen if ALL[name].peer in pythons]
     packages = ["keras", "tensorflow", *(["orbax-checkpoint"] if installed else [])]
-    print(", ".join(f"{name} {metadata.version(name)}" for name in packages), flush=True)
+    print(conditions(*packages), flush=True)
     for peer in pythons:
         if peer:
             print(f"{peer}: {versions_of(peer)}", flush=True)

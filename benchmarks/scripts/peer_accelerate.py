@@ -1,7 +1,8 @@
 """The peer Accelerate, in a loop of one's own with `save_state` and `load_state`. Run as: FOLDER WAY [UPDATES].
 
-Accelerate does not listen to signals: the handler is the script's. `stateful`: `use_stateful_dataloader=True`. `skip`:
-`skip_first_batches`, as its guide to checkpoints has it.
+Accelerate does not listen to signals: the handler is the script's. `stateful`: `use_stateful_dataloader=True` and
+PyTorch's DataLoader, which Accelerate then replaces. `given`: the same, and torchdata's StatefulDataLoader from the
+beginning. `skip`: `skip_first_batches`, as its guide to checkpoints has it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class Progress:
         vars(self).update(state)
 
 
-def fit(folder: str, steps: peer_problem.Steps, *, stateful: bool, listen: bool = True) -> dict[str, Any]:
+def fit(
+    folder: str, steps: peer_problem.Steps, *, stateful: bool, given: bool = False, listen: bool = True
+) -> dict[str, Any]:
     """Trains, and returns the end; saves and leaves after SIGTERM."""
     set_seed(1)
     told: list[int] = []
@@ -44,7 +47,11 @@ def fit(folder: str, steps: peer_problem.Steps, *, stateful: bool, listen: bool 
     )
     net = peer_torch.network()
     optimizer = torch.optim.Adam(net.parameters())
-    net, optimizer, loader = accelerator.prepare(net, optimizer, peer_torch.loader())
+    kind = torch.utils.data.DataLoader
+    if given:
+        from torchdata.stateful_dataloader import StatefulDataLoader as kind
+    loader = peer_torch.loader(kind)
+    net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
     progress = Progress()
     accelerator.register_for_checkpointing(progress)
     saved = Path(folder, "saved")
@@ -79,6 +86,16 @@ def stateful(folder: str, steps: peer_problem.Steps) -> dict[str, Any]:
     return fit(folder, steps, stateful=True)
 
 
+def given_alone(folder: str, steps: peer_problem.Steps) -> dict[str, Any]:
+    """Nothing that saves, with torchdata's loader."""
+    return fit(folder, steps, stateful=True, given=True, listen=False)
+
+
+def given(folder: str, steps: peer_problem.Steps) -> dict[str, Any]:
+    """The loader's state is in the checkpoint, and the loader has its own sampler."""
+    return fit(folder, steps, stateful=True, given=True)
+
+
 def skip_alone(folder: str, steps: peer_problem.Steps) -> dict[str, Any]:
     """Nothing that saves, with PyTorch's loader."""
     return fit(folder, steps, stateful=False, listen=False)
@@ -90,4 +107,5 @@ def skip(folder: str, steps: peer_problem.Steps) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    peer_problem.run({each.__name__: each for each in (stateful_alone, stateful, skip_alone, skip)})
+    ways = (stateful_alone, stateful, given_alone, given, skip_alone, skip)
+    peer_problem.run({each.__name__: each for each in ways})
