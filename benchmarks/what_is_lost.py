@@ -262,9 +262,23 @@ def _measured(contestant: Contestant, folder: Path, python: str) -> tuple[Loss, 
         start(_emptied(undisturbed), contestant, contestant.alone, python)
     first = start(_emptied(folder), contestant, contestant.way, python, PREEMPTED_AT)
     second = start(folder, contestant, contestant.way, python)
+    check_repeats(steps_of(undisturbed)[0], steps_of(folder)[0], contestant.title)
     begun, again = (notes[0]["at"] for notes in notes_of(folder)[:2])
     took = Seconds(first.ended - first.signalled, again - second.began, begun - first.began)
     return loss(folder, first.status, undisturbed), took
+
+
+def check_repeats(undisturbed: Sequence[Step], first: Sequence[Step], title: str) -> None:
+    """Makes sure that two starts train on the same samples until the signal: otherwise no bits can be compared.
+
+    Raises:
+        RuntimeError: They do not.
+    """
+    for one, other in zip(undisturbed[: PREEMPTED_AT + 1], first, strict=False):
+        if one != other:
+            raise RuntimeError(
+                f"{title} does not repeat itself: step {one[0]} has other samples in another start"
+            )
 
 
 def _emptied(folder: Path) -> Path:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.benchmarked import BENCHMARKS, measured, rows_of
 
-from what_is_lost import ALL, CONTESTANTS, PEERS, in_the_model  # isort: skip
+from what_is_lost import ALL, CONTESTANTS, PEERS, check_repeats, in_the_model  # isort: skip
 
 ROOT = BENCHMARKS.parent
 TITLES = {each.title: name for name, each in ALL.items()}
@@ -83,3 +83,10 @@ def test_steps_that_a_later_start_runs_again_are_not_in_the_model() -> None:
     assert in_the_model([[first, second], [third]]) == [first, second, third]
     again = (0, (4,))
     assert in_the_model([[first, second], [again]]) == [again]
+
+
+def test_a_script_whose_samples_differ_from_start_to_start_is_not_compared() -> None:
+    first, second, third = (0, (1,)), (1, (2,)), (2, (3,))
+    check_repeats([first, second, third], [first, second], "it")
+    with pytest.raises(RuntimeError, match="it does not repeat itself: step 1"):
+        check_repeats([first, second], [first, (1, (3,))], "it")

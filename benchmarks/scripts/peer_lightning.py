@@ -18,6 +18,7 @@ import peer_torch
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.environments import SLURMEnvironment
+from torch.utils.data import DataLoader
 
 
 class Job(lightning.LightningModule):  # type: ignore[misc]
@@ -40,7 +41,7 @@ class Job(lightning.LightningModule):  # type: ignore[misc]
 
 
 def fit(
-    folder: str, steps: peer_problem.Steps, loader: Any, resume: str | None, **options: Any
+    folder: str, steps: peer_problem.Steps, resume: str | None, kind: Any = DataLoader, **options: Any
 ) -> dict[str, Any]:
     """Trains, and returns the end."""
     lightning.seed_everything(1, verbose=False)
@@ -54,7 +55,7 @@ def fit(
         **options,
     )
     job = Job(steps)
-    trainer.fit(job, loader, ckpt_path=resume)
+    trainer.fit(job, peer_torch.loader(kind), ckpt_path=resume)
     return peer_torch.end(job.net, trainer.optimizers[0])
 
 
@@ -67,32 +68,32 @@ def slurm(folder: str, steps: peer_problem.Steps) -> dict[str, Any]:
     os.environ["PATH"] = f"{tools}{os.pathsep}{os.environ['PATH']}"
     os.environ |= {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
     environment = SLURMEnvironment(requeue_signal=signal.SIGUSR1)
-    return fit(folder, steps, peer_torch.loader(), None, plugins=[environment], enable_checkpointing=False)
+    return fit(folder, steps, None, plugins=[environment], enable_checkpointing=False)
 
 
-def exception(folder: str, steps: peer_problem.Steps, loader: Any = None) -> dict[str, Any]:
+def exception(folder: str, steps: peer_problem.Steps, kind: Any = DataLoader) -> dict[str, Any]:
     """A checkpoint at the exception that Lightning raises after SIGTERM."""
     callback = ModelCheckpoint(Path(folder, "saved"), save_last=True, save_on_exception=True)
-    return fit(folder, steps, loader or peer_torch.loader(), "last", callbacks=[callback])
+    return fit(folder, steps, "last", kind, callbacks=[callback])
 
 
 def stateful(folder: str, steps: peer_problem.Steps) -> dict[str, Any]:
     """The same with torchdata's StatefulDataLoader."""
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    return exception(folder, steps, peer_torch.loader(StatefulDataLoader))
+    return exception(folder, steps, StatefulDataLoader)
 
 
 def alone(folder: str, steps: peer_problem.Steps) -> dict[str, Any]:
     """Nothing that saves."""
-    return fit(folder, steps, peer_torch.loader(), None, enable_checkpointing=False)
+    return fit(folder, steps, None, enable_checkpointing=False)
 
 
 def stateful_alone(folder: str, steps: peer_problem.Steps) -> dict[str, Any]:
     """Nothing that saves, with the other loader."""
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    return fit(folder, steps, peer_torch.loader(StatefulDataLoader), None, enable_checkpointing=False)
+    return fit(folder, steps, None, StatefulDataLoader, enable_checkpointing=False)
 
 
 if __name__ == "__main__":
