@@ -61,7 +61,7 @@ def state_files(directory: Path, patterns: Sequence[str]) -> dict[str, Path]:
 
 
 @dataclass
-class Watch:
+class MomentWatch:
     """Counts lines over all starts of a run, and tells when the moment of a strike has come."""
 
     send: Callable[[int], object] = lambda number: None  # Sends a signal to the worker of the strike.
@@ -128,7 +128,7 @@ class FilesTrainer:
 
         Raises NoVerdict if it fails, is stopped, is not preempted as planned, or leaves no file that was asked for.
         """
-        watch, seconds = Watch(), 0.0
+        watch, seconds = MomentWatch(), 0.0
         ended: list[Strike] = []
         killed: set[int] = set()
         before: dict[str, bytes] = {}
@@ -175,7 +175,7 @@ class FilesTrainer:
             )
         return FilesRun(files, watch.lines, seconds, ended, frozenset(killed))
 
-    def _start(self, name: str, cwd: Path, watch: Watch, number: int) -> _Ended:
+    def _start(self, name: str, cwd: Path, watch: MomentWatch, number: int) -> _Ended:
         stopped = threading.Event()
 
         def log(member: int, line: str) -> None:
@@ -222,7 +222,7 @@ class _Ended:
 
 
 @contextlib.contextmanager
-def _timers(watch: Watch, grace: float | None) -> Iterator[None]:
+def _timers(watch: MomentWatch, grace: float | None) -> Iterator[None]:
     """Fires at a second of the start, and kills at the end of the grace period, in threads of their own."""
     over = threading.Event()
     threads = []

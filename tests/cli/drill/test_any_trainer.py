@@ -13,7 +13,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from keras_preempt.cli.drill.any_trainer import Watch
+from keras_preempt.cli.drill.any_trainer import MomentWatch
 from keras_preempt.cli.drill.plan import Moment, Strike
 from tests.cli.launched import ENV, called
 from tests.docs.pages import ROOT
@@ -194,7 +194,7 @@ def test_the_json_is_what_its_schema_says():
 
 def test_one_signal_is_sent_in_a_start_and_none_counts_that_found_nobody():
     sent: list[int] = []
-    watch = Watch(strike=Strike(0, Moment("line", 2)))
+    watch = MomentWatch(strike=Strike(0, Moment("line", 2)))
     watch.send = lambda number: 0
     watch.on_line("one")
     watch.on_line("two")
