@@ -17,11 +17,12 @@ from keras_preempt.process import log
 logger = logging.getLogger("keras_preempt")
 
 
-_NAMES = {"keras": "Keras", "tensorflow": "TensorFlow", "jax": "JAX"}
+_NAMES = {"keras": "Keras", "tensorflow": "TensorFlow", "jax": "JAX", "torch": "torch"}
 _INSTALL = {
     "tensorflow": "Install it with `pip install 'keras-preempt[tensorflow]'`, or on a Cloud TPU with `pip install "
     "'keras-preempt[tpu]'`; the two exclude each other.",
     "jax": "Install it with `pip install 'keras-preempt[jax]'`.",
+    "torch": "Install it with `pip install 'keras-preempt[torch]'`.",
 }
 
 _warned: set[str] = set()
@@ -52,7 +53,8 @@ def check_installed() -> None:
         if wrong := too_old(package, installed[package], oldest):
             raise ImportError(" ".join(wrong))
     for package, (_, newest) in VERIFIED[backend].items():
-        if Version(installed[package]) > Version(newest) and package not in _warned:
+        # Without the local part: "2.14.1+cu130" is torch 2.14.1 for CUDA 13.0.
+        if Version(Version(installed[package]).public) > Version(newest) and package not in _warned:
             _warned.add(package)
             found = "What is needed of it is checked where it is used."
             if package == "keras":

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _BACKENDS = {
     "jax": "keras_preempt.backend.jax.backend",
     "tensorflow": "keras_preempt.backend.tensorflow.backend",
+    "torch": "keras_preempt.backend.torch.backend",
 }
 """The module of each backend, by Keras' name for it, whose `BACKEND` it is."""
 
@@ -292,6 +293,13 @@ class Backend:
     def unordered_sums(self) -> str:
         """Returns what to do about a GPU of this process that may add numbers in another order each time; else ""."""
         return ""
+
+    def random_states(self) -> dict[str, Array]:
+        """Returns the states of the backend's own global random generators, by name."""
+        return {}
+
+    def restore_random_states(self, states: Mapping[str, Array]) -> None:
+        """Sets these generators to states that `random_states` has returned."""
 
     # -- One fit ---------------------------------------------------------------------------------------
 

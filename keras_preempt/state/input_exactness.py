@@ -59,7 +59,7 @@ class InputExactness:
 def input_exactness(feed: InputFeed, validation: object = None) -> InputExactness:
     """Returns how exactly the input continues: the training data, and the `validation_data` as it was passed to fit."""
     parts, validated = _ingredients(feed.dataset), _ingredients(validation)
-    in_python = _in_python(parts) or (not feed.pipelines and not feed.is_indexed)
+    in_python = _in_python(parts) or feed.is_coded
     whose = ["training data"] if in_python else []
     is_array = hasattr(validation, "shape") or isinstance(validation, (tuple, list, dict))
     is_code = validation is not None and not is_array and not isinstance(validation, Generator)

@@ -47,6 +47,7 @@ _IN_ORDER = "in the order of its epoch, of which nothing was drawn again"
 _STATE = "input/state"
 _UNTOUCHED = "input/untouched"
 _ORDER = "input/order"
+_GENERATORS = "input/generators"
 
 
 def record_states(feed: InputFeed, shuffles: Shuffles | None = None, limit: StateLimit | None = None) -> None:
@@ -61,7 +62,7 @@ def record_states(feed: InputFeed, shuffles: Shuffles | None = None, limit: Stat
         feed.record_grain()
     if feed.is_indexed:
         return  # Its order is enough.
-    if limit.replays:
+    if limit.replays or feed.draws_early:
         feed.why_replayed = too_much(feed) or ""
     elif pipelines.never_has_state(feed.dataset):
         if feed.is_shared:
@@ -110,6 +111,8 @@ class Input(Component):
                 captured["snapshot"] = snapshot
         if (inside or self._place["current"]) and (order := feed.order) is not None:
             captured["order"] = plain.encode(order, arrays, _ORDER)
+        if (generators := feed.generators(pending=inside)) is not None:
+            captured["generators"] = plain.encode(generators, arrays, _GENERATORS)
         if (state_of_grain := grain.capture(feed, self._place, arrays, inside=inside)) is not None:
             captured["grain"] = state_of_grain
         if feed.live is None or feed.untouched is None:
@@ -170,6 +173,8 @@ class Input(Component):
                 made_before,
                 feed.made_before,
             )
+        if "generators" in captured:
+            feed.set_generators(plain.decode(captured["generators"], arrays))
         if made == 0:
             if epoch is not None:
                 py_dataset.restore(feed, epoch, arrays)
@@ -223,7 +228,7 @@ class Input(Component):
         elif feed.is_indexed:
             check_length(feed, required)
             order = plain.decode(captured["order"], arrays) if "order" in captured else None
-            live, how = feed.new_at(left, order) if left else feed.new(), _IN_ORDER
+            live, how = feed.new_at(left, order), _IN_ORDER
         elif left_out:
             check_length(feed, required)
             live, how = feed.new(), _IN_ORDER
@@ -298,6 +303,9 @@ def draw_again(
     when each was made.
     """
     if not draws:
+        return
+    if feed.stands_alone:
+        feed.begin_with(draws)
         return
     if shuffles is not None:
         if feed.is_generator or any(map(pipelines.keeps_an_order, feed.pipelines)):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
+import numpy as np
 
 from keras_preempt.backend import pipelines
 from keras_preempt.backend.keras import py_batches
@@ -120,6 +121,17 @@ class InputFeed(abc.ABC):
     def sample(self) -> str:
         """What one sample looks like: types and shapes without the batch, however it is cut for replicas."""
 
+    def sample_of(self, batch: Any) -> str:
+        """Returns the types and shapes of what a batch is made of, in the form of `sample`."""
+        leaves = [leaf for leaf in keras.tree.flatten(batch) if hasattr(leaf, "shape")]
+        # A table of pandas has a dtype for each column.
+        dtypes = [leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf[:1]).dtype for leaf in leaves]
+        alike = {
+            (str(getattr(dtype, "name", dtype)), tuple(leaf.shape[1:]))
+            for leaf, dtype in zip(leaves, dtypes, strict=True)
+        }
+        return str([(name, list(shape)) for name, shape in sorted(alike, key=repr)])
+
     @property
     @abc.abstractmethod
     def global_batch(self) -> int | None:
@@ -134,8 +146,38 @@ class InputFeed(abc.ABC):
         return False
 
     @property
+    def is_coded(self) -> bool:
+        """Whether Python code of the user's makes the batches, or may, where no pipeline shows it."""
+        return not self.pipelines and not self.is_indexed
+
+    draws_early: ClassVar[bool] = False
+    """Whether Keras draws a batch before it calls the hooks of its step: a state of an iterator is one batch ahead."""
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether an iterator of this input depends on no other one, so that earlier ones are not made again."""
+        return False
+
+    def random_before(self) -> tuple[Any, Any, Mapping[str, Any]] | None:
+        """Returns the random states from before the pending batch was drawn; None if it is not drawn yet.
+
+        They are Python's, NumPy's and the backend's; None in place of one that drawing it did not change.
+        """
+        return None
+
+    def generators(self, *, pending: bool) -> Any:
+        """Returns the states of random generators that the data has for itself, as plain data; None if it has none.
+
+        `pending`: those from before the pending batch was drawn.
+        """
+        return None
+
+    def set_generators(self, saved: Any) -> None:
+        """Sets these generators to states that `generators` has returned."""
+
+    @property
     def order(self) -> Any:
-        """NumPy's random state from which the order of the live iterator was drawn; None if it depends on no other."""
+        """The random state from which the order of the live iterator was drawn; None if it depends on none."""
         return getattr(self.live, "order", None)
 
     def new_at(self, batch: int, order: Any = None) -> Any:

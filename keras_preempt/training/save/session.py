@@ -93,7 +93,7 @@ class Session:
         self._logs = StepLogs(fit)
         self._components: list[Component] = [
             self._validations,
-            Randomness(),
+            Randomness(fit.feed),
             self.shuffles,
             callbacks,
             self._logs,

@@ -1,0 +1,65 @@
+"""The torch backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import torch
+
+from keras_preempt.backend import seam
+from keras_preempt.backend.determinism import OF_TORCH
+from keras_preempt.backend.keras.describing import described
+from keras_preempt.backend.place import Place
+from keras_preempt.backend.torch import random_states
+from keras_preempt.backend.torch.errors import TorchErrors
+from keras_preempt.backend.torch.feed import TorchFeed
+from keras_preempt.backend.torch.place import check_alone
+from keras_preempt.backend.torch.running_fit import TorchFit, TorchStep
+from keras_preempt.backend.torch.variables import TorchVariables
+from keras_preempt.checkpoint.tensors import Array
+
+
+class TorchBackend(seam.Backend):
+    """Where torch differs from one process that trains by itself; see `seam.Backend`."""
+
+    name = "torch"
+    variables = TorchVariables()
+    errors = TorchErrors()
+    feed = TorchFeed
+    fit = TorchFit
+
+    def versions(self) -> dict[str, str]:
+        return {"keras": keras.__version__, "torch": torch.__version__, "numpy": np.__version__}
+
+    def repair(self) -> Callable[[], None]:
+        check_alone()  # When a callback is made, and when fit is called.
+        return super().repair()
+
+    def place(self, strategy: Any) -> Place:
+        check_alone()
+        return super().place(strategy)
+
+    def unordered_sums(self) -> str:
+        on_gpu = torch.device(keras.src.backend.torch.core.get_device()).type != "cpu"
+        return OF_TORCH.cure if on_gpu and not torch.are_deterministic_algorithms_enabled() else ""
+
+    def random_states(self) -> dict[str, Array]:
+        return random_states.states()
+
+    def restore_random_states(self, states: Mapping[str, Array]) -> None:
+        random_states.restore(states)
+
+    def described(self, model: Any) -> str:
+        """See `seam.Backend.described`. A module of torch describes itself by a pickle of all that it holds."""
+        if any(type(layer).__name__ == "TorchModuleWrapper" for layer in model._flatten_layers()):
+            raise ValueError("A module of torch in the model has no description that is data alone.")
+        return described(model)
+
+    def trace(self, model: Any, dataset: Any, *, early: bool = True, again: bool = False) -> TorchStep:
+        return TorchStep()
+
+
+BACKEND = TorchBackend()

@@ -1,0 +1,213 @@
+"""The data of a fit on torch: the iterators of a `DataLoader`, which Keras makes of whatever was passed to fit.
+
+Keras draws a batch before it calls the hooks of its step. So at the boundary before a step the generators have moved
+on already, and a restart, which draws that batch again, needs their states from before: they are taken before each
+draw. Each iterator of a `DataLoader` also draws a seed when it is made.
+
+Verified with Keras 3.15.1 and torch 2.14.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from keras_preempt.backend.keras.grain_iterators import GrainIterators
+from keras_preempt.backend.keras.input_feed import InputFeed
+from keras_preempt.backend.torch import loaders
+from keras_preempt.backend.torch.random_states import Snapshot, apply_own
+
+
+class TorchFeed(InputFeed):
+    """The iterators that Keras' `TorchEpochIterator` makes; see `InputFeed`."""
+
+    draws_early = True
+
+    def __init__(self, epoch_iterator: Any) -> None:
+        super().__init__(epoch_iterator)
+        adapter = epoch_iterator.data_adapter
+        passed = getattr(adapter, "_dataloader", None)  # The user's; None for other data.
+        self._is_array = type(adapter).__name__ == "ArrayDataAdapter"
+        self._passed_loader = passed
+        self._own: list[torch.Generator] = [] if passed is None else loaders.generators_of(passed)
+        self._everything = not self._is_array and (passed is None or not loaders.is_of_tensors(passed))
+        self._by_keras = False
+        # Whether states are taken before each draw, as for the training data; the last ones taken.
+        self.records = False
+        self.before_draw: Snapshot | None = None
+        # Whether a loader with persistent workers had them when the restored checkpoint was written.
+        self._had_workers = False
+        self.iterate = lambda: LiveIterator(self).begin()
+
+    @property
+    def dataset(self) -> Any:
+        """See `InputFeed.dataset`: the pipeline, or else Keras' adapter of the data."""
+        return self._source.data_adapter if self.undistributed is None else self.undistributed
+
+    @property
+    def sample(self) -> str:
+        return self.sample_of(getattr(self._source.data_adapter, "_inputs", None) if self._is_array else None)
+
+    @property
+    def global_batch(self) -> int | None:
+        return self.batch_size
+
+    @property
+    def is_indexed(self) -> bool:
+        if self.state_limit is not None and self.state_limit.replays:
+            return self._is_array
+        return self._is_array or loaders.is_read_by_index(self._passed_loader)
+
+    @property
+    def is_coded(self) -> bool:
+        return not self._is_array and (self._passed_loader is None or self._everything)
+
+    @property
+    def stands_alone(self) -> bool:
+        return self.is_indexed
+
+    def new_at(self, batch: int, order: Any = None) -> Any:
+        iterate, self.iterate = self.iterate, lambda: LiveIterator(self, batch, order)
+        try:
+            return super().new()
+        finally:
+            self.iterate = iterate
+
+    def _make_again(self, grain: GrainIterators) -> bool:
+        adapter = self._source.data_adapter
+        dataset = adapter._dataset
+        # What Keras' loader iterates over.
+        adapter._dataset = grain.around(lambda: dataset)()
+        return True
+
+    # -- Random generators -----------------------------------------------------------------------------
+
+    def snapshot(self, *, everything: bool = False) -> Snapshot:
+        return Snapshot.take(self._own, everything=everything or self._everything)
+
+    def apply(self, snapshot: Snapshot) -> None:
+        snapshot.apply(self._own)
+
+    def random_before(self) -> tuple[Any, Any, Mapping[str, Any]] | None:
+        before = self.before_draw
+        return None if before is None else (before.python, before.numpy, before.torch)
+
+    def generators(self, *, pending: bool) -> Any:
+        if self._passed_loader is None:
+            return None
+        now = self.before_draw if pending and self.before_draw is not None else self.snapshot()
+        return {"own": list(now.own), "workers": loaders.keeps_workers(self._passed_loader)}
+
+    def set_generators(self, saved: Mapping[str, Any]) -> None:
+        apply_own(saved["own"], self._own)
+        self._had_workers = bool(saved["workers"])
+
+    # -- The sequence of iterators ---------------------------------------------------------------------
+
+    def __iter__(self) -> Any:
+        self._by_keras = True
+        try:
+            return super().__iter__()
+        finally:
+            self._by_keras = False
+
+    def new(self, dataset: Any = None) -> Any:
+        if self._by_keras:
+            return super().new(dataset)
+        # An iterator that Keras does not ask for is one of an earlier process, which leaves no trace.
+        now = self.snapshot(everything=False)
+        try:
+            return super().new(dataset)
+        finally:
+            self.apply(now)
+
+    def loader(self) -> Any:
+        """Returns the loader that the next iterator is made of."""
+        return self._dataset_of()
+
+    def start_workers(self, loader: Any) -> None:
+        """Starts persistent workers of a loader that had some in the earlier process; the generators stay as they are."""
+        if not self._had_workers or loaders.keeps_workers(loader):
+            return
+        now = self.snapshot()
+        loaders.start_workers(loader)
+        self.apply(now)
+
+
+class LiveIterator:
+    """An iterator over the data of a feed; if it was given a position, it is made at its first draw and begins there.
+
+    `order` has the states from which an earlier process has made it: what a callback sets for an epoch, such as
+    `sampler.set_epoch(epoch)`, is set once Keras draws from it.
+    """
+
+    def __init__(self, feed: TorchFeed, skip: int = 0, order: Mapping[str, Any] | None = None) -> None:
+        self._feed = feed
+        self._skip = skip
+        self._batches: Iterator[Any] | None = None
+        saved = order or {}
+        self._made, self._began = (
+            Snapshot.from_plain(saved[name]) if saved.get(name) is not None else None for name in ("made", "began")
+        )
+        # Whether it was an iterator of workers that were there before.
+        self._again = bool(saved.get("again"))
+
+    @property
+    def order(self) -> dict[str, Any] | None:
+        """The states that it was made from, as plain data; None if they are not known."""
+        if self._made is None:
+            return None
+        began = None if self._began is None else self._began.to_plain()
+        return {"made": self._made.to_plain(), "began": began, "again": self._again}
+
+    def begin(self) -> LiveIterator:
+        """Makes the iterator now, as Keras does."""
+        feed = self._feed
+        loader = feed.loader()
+        if feed.records and feed.is_indexed:
+            feed.start_workers(loader)
+            self._again = loaders.keeps_workers(loader)
+            self._made = feed.snapshot()
+        self._batches = iter(loader)
+        return self
+
+    def __iter__(self) -> LiveIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self._batches is None:
+            self._begin_again()
+        assert self._batches is not None
+        feed = self._feed
+        if feed.records:
+            feed.before_draw = now = feed.snapshot()
+            if self._began is None:
+                self._began = now
+        return next(self._batches)
+
+    def _begin_again(self) -> None:
+        made, feed = self._made, self._feed
+        if made is None:
+            self.begin()
+            return
+        loader, now = feed.loader(), feed.snapshot()
+        with_workers = loader.num_workers > 0
+        feed.apply(made)
+        if with_workers and loader.persistent_workers and not loaders.keeps_workers(loader):
+            loaders.start_workers(loader)
+            if self._again:
+                feed.apply(made)
+
+        def at_beginning(draw: Callable[[], Any]) -> None:
+            if with_workers or self._began is None:  # It was drawn when it was made.
+                draw()
+                return
+            present = feed.snapshot()
+            feed.apply(self._began)
+            draw()
+            feed.apply(present)
+
+        self._batches = loaders.make_again(loader, self._skip, at_beginning)
+        feed.apply(now)
