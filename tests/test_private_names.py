@@ -16,7 +16,7 @@ from keras_preempt.backend import requirements
 from keras_preempt.backend.keras import callbacks, model_parts, names
 from keras_preempt.backend.keras.names import KerasInternalsError, PrivateName
 from keras_preempt.backend.tensorflow import repairs
-from keras_preempt.backend.tensorflow.first_use import FirstUse
+from keras_preempt.backend.keras.first_use import FirstUse
 
 PACKAGE = Path(keras_preempt.__file__).parent
 MODULES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
@@ -103,7 +103,7 @@ def test_the_search_finds_what_it_is_for(borrowing: str) -> None:
 
 
 OF_KERAS = [module for module in MODULES if module.startswith("backend/keras/")]
-ABOUT_KERAS = ("backend", "feed", "first_use", "multi_worker_fit", "replica_branches", "variables")
+ABOUT_KERAS = ("backend", "feed", "multi_worker_fit", "replica_branches", "variables")
 """Those modules of the TensorFlow backend that reach into Keras and not into TensorFlow."""
 ON_JAX = [module for module in MODULES if module.startswith("backend/jax/")]
 

@@ -183,6 +183,8 @@ class Backend:
             `place.PREEMPTION_NOTICE_KEY`.
         runs_ahead: Whether a step is still being computed when the training function returns; `RunningFit.finish_hooks`
             then waits for what callbacks do with its logs.
+        keeps_global_draws: Whether a checkpoint has the states of all global generators that a step may draw from.
+        named_in_runs: Keras' name for it, which the identity of a run has; empty if the types of its variables tell.
     """
 
     name: str
@@ -192,6 +194,8 @@ class Backend:
     fit: type[RunningFit] | None = None
     hears_by_key = False
     runs_ahead = False
+    keeps_global_draws = False
+    named_in_runs = ""
 
     def versions(self) -> dict[str, str]:
         """Returns the versions of what a checkpoint depends on, by package, for its manifest."""

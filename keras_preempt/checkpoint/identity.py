@@ -32,7 +32,10 @@ _OLDER_RELEASE = (
     "of, such as the optimizers of inner models; finish the run with that release. "
 )
 _BACKENDS = {"int64": "tensorflow", "int32": "jax"}
-"""What Keras counts an optimizer's steps in, by the backend that it runs on."""
+"""What Keras counts an optimizer's steps in, by the backend that it runs on, unless the run names its backend."""
+
+NAMED = "backend"
+"""The field of a run's configuration that names its backend, where another one counts steps in the same type."""
 
 # A worker may log before the first one has made run.json; a freshly made file system has lost+found.
 _HARMLESS = {EVENTS, "lost+found"}
@@ -138,7 +141,7 @@ def _of_another_backend(stored: Mapping[str, Any], wanted: Mapping[str, Any]) ->
     """Says so if the run was started on another backend of Keras; empty if it was not."""
     counted = [
         {
-            variable["name"]: _BACKENDS.get(variable["dtype"])
+            variable["name"]: identity["config"].get(NAMED) or _BACKENDS.get(variable["dtype"])
             for variable in identity["optimizer"]
             if variable["name"].endswith("/iteration")
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keras
@@ -12,6 +12,7 @@ import torch
 from keras_preempt.backend import seam
 from keras_preempt.backend.determinism import OF_TORCH
 from keras_preempt.backend.keras.describing import described
+from keras_preempt.backend.keras.first_use import FirstUse
 from keras_preempt.backend.place import Place
 from keras_preempt.backend.torch import random_states
 from keras_preempt.backend.torch.errors import TorchErrors
@@ -30,6 +31,8 @@ class TorchBackend(seam.Backend):
     errors = TorchErrors()
     feed = TorchFeed
     fit = TorchFit
+    keeps_global_draws = True
+    named_in_runs = "torch"  # It counts an optimizer's steps in the type that JAX does.
 
     def versions(self) -> dict[str, str]:
         return {"keras": keras.__version__, "torch": torch.__version__, "numpy": np.__version__}
@@ -58,8 +61,14 @@ class TorchBackend(seam.Backend):
             raise ValueError("A module of torch in the model has no description that is data alone.")
         return described(model)
 
-    def trace(self, model: Any, dataset: Any, *, early: bool = True, again: bool = False) -> TorchStep:
-        return TorchStep()
+    def trace(
+        self, model: Any, dataset: Any, *, early: bool = True, again: bool = False
+    ) -> TorchStep | None:
+        """See `seam.Backend.trace`: nothing is traced, but what a step of Keras' own uses is there before it runs."""
+        return TorchStep(model) if type(model).train_step is keras.Model.train_step else None
+
+    def watch_first_use(self, known: Iterable[Any], look: Callable[[Any], bool]) -> Callable[[], None]:
+        return FirstUse(known, look, torch.no_grad).stop
 
 
 BACKEND = TorchBackend()

@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-_HERE = "_keras_preempt_rest"
-
 
 def is_read_by_index(loader: Any) -> bool:
     """Whether the samples of a loader are asked for by index, in an order that a sampler gives."""
@@ -55,7 +53,6 @@ def start_workers(loader: Any) -> None:
     with _sampled_by(loader) as rest:
         rest.is_empty = True
         iter(loader)
-        rest.is_empty = False
 
 
 def make_again(loader: Any, skip: int, within: Callable[[Callable[[], Any]], Any]) -> Iterator[Any]:
@@ -69,18 +66,25 @@ def make_again(loader: Any, skip: int, within: Callable[[Callable[[], Any]], Any
 
 
 class _Rest:
-    """Stands in for a sampler. Its next order begins at a later batch; those after it are whole."""
+    """Stands in for a sampler, which it asks for an order as often as it is asked itself: that may draw from a generator.
+
+    Of all its orders, the first one that is drawn from begins at a later batch.
+    """
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
         self.skip = 0
         self.within: Callable[[Callable[[], Any]], Any] = lambda draw: draw()
         self.is_empty = False
+        self._asked = 0
 
     def __iter__(self) -> Iterator[Any]:
-        if self.is_empty:
-            return
-        order = iter(self.sampler)
+        self._asked += 1
+        if self.is_empty and self._asked > 1:  # The order for which workers are started; it is asked for later.
+            return iter(())
+        return self._rest_of(iter(self.sampler))
+
+    def _rest_of(self, order: Iterator[Any]) -> Iterator[Any]:
         skip, self.skip = self.skip, 0
         if skip:
             self.within(lambda: [next(order, None) for _ in range(skip)])
@@ -95,14 +99,20 @@ class _Rest:
 
 @contextlib.contextmanager
 def _sampled_by(loader: Any) -> Iterator[_Rest]:
-    # A loader refuses another sampler, but looks its own up when it makes an iterator. With persistent workers that
-    # iterator, and so what stands in here, stays.
-    name = "sampler" if loader.batch_sampler is None else "batch_sampler"
+    # A loader refuses another sampler, but looks its own up when it makes an iterator. The one of persistent workers
+    # keeps it.
     attributes = vars(loader)
+    name = "sampler" if loader.batch_sampler is None else "batch_sampler"
     sampler = attributes[name]
-    rest = attributes.setdefault(_HERE, _Rest(sampler)) if loader.persistent_workers else _Rest(sampler)
-    attributes[name] = rest
+
+    def put(one: Any) -> None:
+        attributes[name] = one
+        if keeps_workers(loader):
+            loader._iterator._index_sampler = one
+
+    rest = _Rest(sampler)
+    put(rest)
     try:
         yield rest
     finally:
-        attributes[name] = sampler
+        put(sampler)

@@ -10,14 +10,29 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from keras_preempt.backend.keras.input_feed import InputFeed
+from keras_preempt.backend.keras.model_parts import layers_of
 from keras_preempt.backend.keras.running_fit import RunningFit, TracedStep
 from keras_preempt.backend.torch.feed import TorchFeed
+from keras_preempt.backend.user_code import is_of_keras
+
+_REMEMBERS = "the code of the model keeps what it remembers in variables, or in buffers of torch's modules"
+
+_COMPILED = (
+    "torch compiles the training step after a restart to the same code, which it may not where the shapes of batches "
+    "differ (use drop_last=True)"
+)
 
 _HOOKS = ("on_train_batch_begin", "on_train_batch_end")
 
 
 class TorchStep(TracedStep):
     """The step of a fit, which runs as Python code: what it draws comes from generators whose states are saved."""
+
+    def __init__(self, model: Any) -> None:
+        own = [layer for layer in layers_of(model) if not is_of_keras(type(layer))]
+        self.condition = _REMEMBERS if own else ""
+        if model.jit_compile and not model.run_eagerly:
+            self.condition = " and ".join(filter(None, (_COMPILED, self.condition)))
 
 
 class TorchFit(RunningFit):
