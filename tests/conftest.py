@@ -99,7 +99,11 @@ def what_a_file_keeps_goes_with_it() -> Iterator[None]:
         if name.startswith("tests."):
             for kept in list(vars(module).values()):
                 # A module that is imported late (`tests.ways.late`) would be imported by the question.
-                if not isinstance(kept, ModuleType) and hasattr(kept, "cache_clear") and not kept.__module__.startswith("keras_preempt"):
+                if (
+                    not isinstance(kept, ModuleType)
+                    and hasattr(kept, "cache_clear")
+                    and not kept.__module__.startswith("keras_preempt")
+                ):
                     kept.cache_clear()
 
 

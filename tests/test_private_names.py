@@ -14,9 +14,9 @@ import pytest
 import keras_preempt
 from keras_preempt.backend import requirements
 from keras_preempt.backend.keras import callbacks, model_parts, names
+from keras_preempt.backend.keras.first_use import FirstUse
 from keras_preempt.backend.keras.names import KerasInternalsError, PrivateName
 from keras_preempt.backend.tensorflow import repairs
-from keras_preempt.backend.keras.first_use import FirstUse
 
 PACKAGE = Path(keras_preempt.__file__).parent
 MODULES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
@@ -108,6 +108,9 @@ ABOUT_KERAS = ("backend", "feed", "multi_worker_fit", "replica_branches", "varia
 ON_JAX = [module for module in MODULES if module.startswith("backend/jax/")]
 
 
+ON_TORCH = [module for module in MODULES if module.startswith("backend/torch/")]
+
+
 def distributed_table(name: str) -> tuple[str, ...]:
     """A table of names in backend/jax/distributed.py, which cannot be imported where Keras runs on TensorFlow."""
     (value,) = [
@@ -164,6 +167,11 @@ def test_every_private_attribute_of_keras_is_in_the_table_of_tensorflow(module: 
 def test_every_private_attribute_of_keras_is_in_the_table_of_jax(module: str) -> None:
     """Of JAX itself no private attribute is used: its private state is reached by public names of a private module."""
     assert _attributes((PACKAGE / module).read_text()) <= TABLES["jax"]
+
+
+@pytest.mark.parametrize("module", ON_TORCH)
+def test_every_private_attribute_of_keras_and_torch_is_in_the_table_of_torch(module: str) -> None:
+    assert _attributes((PACKAGE / module).read_text()) <= TABLES["torch"]
 
 
 def test_the_private_module_of_jax_is_reached_in_one_place_and_checked_there() -> None:

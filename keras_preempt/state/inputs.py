@@ -47,7 +47,6 @@ _IN_ORDER = "in the order of its epoch, of which nothing was drawn again"
 _STATE = "input/state"
 _UNTOUCHED = "input/untouched"
 _ORDER = "input/order"
-_GENERATORS = "input/generators"
 
 
 def record_states(feed: InputFeed, shuffles: Shuffles | None = None, limit: StateLimit | None = None) -> None:
@@ -111,8 +110,8 @@ class Input(Component):
                 captured["snapshot"] = snapshot
         if (inside or self._place["current"]) and (order := feed.order) is not None:
             captured["order"] = plain.encode(order, arrays, _ORDER)
-        if (generators := feed.generators(pending=inside)) is not None:
-            captured["generators"] = plain.encode(generators, arrays, _GENERATORS)
+        if feed.keeps_workers:
+            captured["workers"] = True
         if (state_of_grain := grain.capture(feed, self._place, arrays, inside=inside)) is not None:
             captured["grain"] = state_of_grain
         if feed.live is None or feed.untouched is None:
@@ -173,8 +172,7 @@ class Input(Component):
                 made_before,
                 feed.made_before,
             )
-        if "generators" in captured:
-            feed.set_generators(plain.decode(captured["generators"], arrays))
+        feed.had_workers = bool(captured.get("workers"))
         if made == 0:
             if epoch is not None:
                 py_dataset.restore(feed, epoch, arrays)

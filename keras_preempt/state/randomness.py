@@ -15,7 +15,6 @@ from keras_preempt.checkpoint.worker_values import WorkerValues
 from keras_preempt.state import plain
 from keras_preempt.state.component import Component, RestoreMoment, StoredState
 
-
 RandomStates = tuple[Any, Any, Mapping[str, Array] | None]
 """Python's state, NumPy's, and those of the backend's generators; None for the present one."""
 
@@ -51,11 +50,17 @@ class Randomness(Component):
 
     def capture(self, phase: str, values: WorkerValues) -> dict[str, Any]:
         before = self._feed.random_before() if phase == "train" else None
-        return {"random": capture(values.local, before or (None, None, None))}
+        captured = capture(values.local, before or (None, None, None))
+        if generators := self._feed.generators(pending=phase == "train"):
+            captured["data"] = plain.encode(generators, values.local, "random/data")
+        return {"random": captured}
 
     def restore(self, saved: StoredState, moment: RestoreMoment) -> None:
         if moment is not RestoreMoment.BEGIN:
-            restore(saved.state["random"], saved.arrays)
+            state = saved.state["random"]
+            restore(state, saved.arrays)
+            if "data" in state:
+                self._feed.set_generators(plain.decode(state["data"], saved.arrays))
 
 
 def fingerprint() -> tuple[object, ...]:

@@ -16,7 +16,9 @@ from tests.ways.drill import Job, parameters
 from tests.ways.on_torch import HERE, OTHERWISE, SHORT_FORM
 from tests.ways.way import ONE, Way
 
-on_torch = pytest.mark.skipif(os.environ.get("KERAS_BACKEND") != "torch", reason="Keras does not run on torch here")
+on_torch = pytest.mark.skipif(
+    os.environ.get("KERAS_BACKEND") != "torch", reason="Keras does not run on torch here"
+)
 
 
 @on_torch

@@ -11,6 +11,7 @@ from jax.experimental.multihost_utils import process_allgather
 
 from keras_preempt.agreement.coordinator import Coordinator, LocalCoordinator
 from keras_preempt.backend import seam
+from keras_preempt.backend.describing import described
 from keras_preempt.backend.determinism import OF_JAX
 from keras_preempt.backend.jax import distributed, place
 from keras_preempt.backend.jax.coordination import JaxCoordinator
@@ -18,7 +19,6 @@ from keras_preempt.backend.jax.errors import JaxErrors
 from keras_preempt.backend.jax.feed import JaxFeed
 from keras_preempt.backend.jax.running_fit import JaxFit, JaxStep
 from keras_preempt.backend.jax.variables import JaxVariables
-from keras_preempt.backend.keras.describing import described
 from keras_preempt.backend.place import Place
 from keras_preempt.checkpoint.checked_file import Bytes
 from keras_preempt.checkpoint.exchange import Gather

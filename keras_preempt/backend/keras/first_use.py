@@ -27,8 +27,8 @@ _watches: list[weakref.ref[FirstUse]] = []
 class FirstUse:
     """Calls `look` with each variable that is not `known`, before anything uses it, for as long as this is held.
 
-    `look` runs within `outside` (of graphs, or of what records gradients) and without autocasting; it returns whether it
-    is done with the variable. Raises KerasInternalsError if the installed Keras has other scopes of variables.
+    `look` runs within `outside` (of graphs, or of what records gradients) and without autocasting; it returns whether
+    it is done with the variable. Raises KerasInternalsError if the installed Keras has other scopes of variables.
     """
 
     def __init__(

@@ -90,6 +90,7 @@ class InputFeed(abc.ABC):
         self.why_replayed = ""
         self.at_epoch: Any = None
         self.grain: GrainIterators | None = None  # See `record_grain`.
+        self.had_workers = False  # What `keeps_workers` was when the restored checkpoint was written.
         epoch_iterator._get_iterator = lambda: self
         reset = epoch_iterator.reset
 
@@ -166,14 +167,20 @@ class InputFeed(abc.ABC):
         return None
 
     def generators(self, *, pending: bool) -> Any:
-        """Returns the states of random generators that the data has for itself, as plain data; None if it has none.
+        """Returns the states of random generators that the data of the fit has for itself, as plain data, if any.
 
         `pending`: those from before the pending batch was drawn.
         """
         return None
 
+    @property
+    def keeps_workers(self) -> bool:
+        """Whether processes that make the batches go on from one iterator to the next, and have begun."""
+        return False
+
     def set_generators(self, saved: Any) -> None:
         """Sets these generators to states that `generators` has returned."""
+        raise NotImplementedError
 
     @property
     def order(self) -> Any:

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from keras_preempt.backend import seam
+from keras_preempt.backend.describing import described
 from keras_preempt.backend.determinism import OF_TORCH
-from keras_preempt.backend.keras.describing import described
 from keras_preempt.backend.keras.first_use import FirstUse
 from keras_preempt.backend.place import Place
 from keras_preempt.backend.torch import random_states
@@ -46,7 +46,7 @@ class TorchBackend(seam.Backend):
         return super().place(strategy)
 
     def unordered_sums(self) -> str:
-        on_gpu = torch.device(keras.src.backend.torch.core.get_device()).type != "cpu"
+        on_gpu = keras.ops.zeros(()).device.type != "cpu"
         return OF_TORCH.cure if on_gpu and not torch.are_deterministic_algorithms_enabled() else ""
 
     def random_states(self) -> dict[str, Array]:
@@ -61,9 +61,7 @@ class TorchBackend(seam.Backend):
             raise ValueError("A module of torch in the model has no description that is data alone.")
         return described(model)
 
-    def trace(
-        self, model: Any, dataset: Any, *, early: bool = True, again: bool = False
-    ) -> TorchStep | None:
+    def trace(self, model: Any, dataset: Any, *, early: bool = True, again: bool = False) -> TorchStep | None:
         """See `seam.Backend.trace`: nothing is traced, but what a step of Keras' own uses is there before it runs."""
         return TorchStep(model) if type(model).train_step is keras.Model.train_step else None
 

@@ -9,15 +9,16 @@ Verified with Keras 3.15.1 and torch 2.14.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from keras_preempt.backend.keras.grain_iterators import GrainIterators
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.torch import loaders
-from keras_preempt.backend.torch.random_states import Snapshot, apply_own
+from keras_preempt.backend.torch.random_states import GeneratorStates, apply_own
 
 
 class TorchFeed(InputFeed):
@@ -31,14 +32,13 @@ class TorchFeed(InputFeed):
         passed = getattr(adapter, "_dataloader", None)  # The user's; None for other data.
         self._is_array = type(adapter).__name__ == "ArrayDataAdapter"
         self._passed_loader = passed
-        self._own: list[torch.Generator] = [] if passed is None else loaders.generators_of(passed)
+        self._own: list[torch.Generator] = []
+        self.knows(passed)
         self._everything = not self._is_array and (passed is None or not loaders.is_of_tensors(passed))
         self._by_keras = False
         # Whether states are taken before each draw, as for the training data; the last ones taken.
         self.records = False
-        self.before_draw: Snapshot | None = None
-        # Whether a loader with persistent workers had them when the restored checkpoint was written.
-        self._had_workers = False
+        self.before_draw: GeneratorStates | None = None
         self.iterate = lambda: LiveIterator(self).begin()
 
     @property
@@ -84,25 +84,39 @@ class TorchFeed(InputFeed):
 
     # -- Random generators -----------------------------------------------------------------------------
 
-    def snapshot(self, *, everything: bool = False) -> Snapshot:
-        return Snapshot.take(self._own, everything=everything or self._everything)
+    def snapshot(self, *, everything: bool = False) -> GeneratorStates:
+        return GeneratorStates.take(self._own, everything=everything or self._everything)
 
-    def apply(self, snapshot: Snapshot) -> None:
+    def apply(self, snapshot: GeneratorStates) -> None:
         snapshot.apply(self._own)
 
     def random_before(self) -> tuple[Any, Any, Mapping[str, Any]] | None:
         before = self.before_draw
         return None if before is None else (before.python, before.numpy, before.torch)
 
-    def generators(self, *, pending: bool) -> Any:
-        if self._passed_loader is None:
-            return None
-        now = self.before_draw if pending and self.before_draw is not None else self.snapshot()
-        return {"own": list(now.own), "workers": loaders.keeps_workers(self._passed_loader)}
+    def knows(self, data: Any) -> None:
+        """Counts the generators of a loader, such as that of the validation data, among those of this data."""
+        if isinstance(data, DataLoader):
+            self._own += [
+                each for each in loaders.generators_of(data) if all(each is not o for o in self._own)
+            ]
 
-    def set_generators(self, saved: Mapping[str, Any]) -> None:
-        apply_own(saved["own"], self._own)
-        self._had_workers = bool(saved["workers"])
+    def generators(self, *, pending: bool) -> Any:
+        before = self.before_draw if pending else None
+        return list((before or self.snapshot()).own)
+
+    def set_generators(self, saved: Any) -> None:
+        apply_own(saved, self._own)
+
+    @property
+    def keeps_workers(self) -> bool:
+        return loaders.keeps_workers(self._passed_loader)
+
+    def begin_with(self, draws: Sequence[int]) -> None:
+        """See `InputFeed.begin_with`: persistent workers have given what was drawn before."""
+        super().begin_with(draws)
+        loader = self._passed_loader
+        self.had_workers = loader is not None and loader.persistent_workers
 
     # -- The sequence of iterators ---------------------------------------------------------------------
 
@@ -128,8 +142,8 @@ class TorchFeed(InputFeed):
         return self._dataset_of()
 
     def start_workers(self, loader: Any) -> None:
-        """Starts persistent workers of a loader that had some in the earlier process; the generators stay as they are."""
-        if not self._had_workers or loaders.keeps_workers(loader):
+        """Starts the persistent workers that a loader had in the earlier process; the generators stay as they are."""
+        if not self.had_workers or loaders.keeps_workers(loader):
             return
         now = self.snapshot()
         loaders.start_workers(loader)
@@ -149,7 +163,8 @@ class LiveIterator:
         self._batches: Iterator[Any] | None = None
         saved = order or {}
         self._made, self._began = (
-            Snapshot.from_plain(saved[name]) if saved.get(name) is not None else None for name in ("made", "began")
+            GeneratorStates.from_plain(saved[name]) if saved.get(name) is not None else None
+            for name in ("made", "began")
         )
         # Whether it was an iterator of workers that were there before.
         self._again = bool(saved.get("again"))
@@ -166,8 +181,8 @@ class LiveIterator:
         """Makes the iterator now, as Keras does."""
         feed = self._feed
         loader = feed.loader()
+        feed.start_workers(loader)
         if feed.records and feed.is_indexed:
-            feed.start_workers(loader)
             self._again = loaders.keeps_workers(loader)
             self._made = feed.snapshot()
         self._batches = iter(loader)

@@ -66,7 +66,7 @@ def make_again(loader: Any, skip: int, within: Callable[[Callable[[], Any]], Any
 
 
 class _Rest:
-    """Stands in for a sampler, which it asks for an order as often as it is asked itself: that may draw from a generator.
+    """Stands in for a sampler, and asks that for an order as often as it is asked itself: it may draw from a generator.
 
     Of all its orders, the first one that is drawn from begins at a later batch.
     """
@@ -80,7 +80,9 @@ class _Rest:
 
     def __iter__(self) -> Iterator[Any]:
         self._asked += 1
-        if self.is_empty and self._asked > 1:  # The order for which workers are started; it is asked for later.
+        if (
+            self.is_empty and self._asked > 1
+        ):  # The order for which workers are started; it is asked for later.
             return iter(())
         return self._rest_of(iter(self.sampler))
 

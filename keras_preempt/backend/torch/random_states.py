@@ -59,7 +59,7 @@ def _tensor(state: Array) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class GeneratorStates:
     """The states of all generators at one moment.
 
     Attributes:
@@ -75,7 +75,7 @@ class Snapshot:
     numpy: Any = None
 
     @classmethod
-    def take(cls, own: Sequence[torch.Generator], *, everything: bool) -> Snapshot:
+    def take(cls, own: Sequence[torch.Generator], *, everything: bool) -> GeneratorStates:
         of_data = [each.get_state().numpy() for each in own]
         if not everything:
             return cls(states(), of_data)
@@ -97,7 +97,7 @@ class Snapshot:
         return found
 
     @classmethod
-    def from_plain(cls, saved: Mapping[str, Any]) -> Snapshot:
+    def from_plain(cls, saved: Mapping[str, Any]) -> GeneratorStates:
         if "python" not in saved:
             return cls(saved["torch"], saved["own"])
         version, words, gauss = saved["python"]

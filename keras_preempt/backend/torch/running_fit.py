@@ -43,6 +43,7 @@ class TorchFit(RunningFit):
         self._container = weakref.ref(variables["callbacks"])
         if isinstance(self.feed, TorchFeed):
             self.feed.records = True
+            self.feed.knows(self.validation_data)
 
     def guard(self, settle: Callable[[BaseException], BaseException]) -> Callable[[], None]:
         unguarded = super().guard(settle)
@@ -62,7 +63,9 @@ class TorchFit(RunningFit):
 
         def hook(name: str) -> Callable[..., Any]:
             # The container must not hold itself.
-            return shown(lambda *args, **kwargs: getattr(type(held := container()), name)(held, *args, **kwargs))
+            return shown(
+                lambda *args, **kwargs: getattr(type(held := container()), name)(held, *args, **kwargs)
+            )
 
         guarded = shown(train_function)
         model.train_function = guarded

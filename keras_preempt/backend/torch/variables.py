@@ -1,4 +1,4 @@
-"""The value of a variable of Keras on torch, which is a `torch.nn.Parameter`, and of what modules of torch hold besides.
+"""The value of a variable of Keras on torch, a `torch.nn.Parameter`, and of what modules of torch hold besides.
 
 Verified with Keras 3.15.1 and torch 2.14.1; tests/backend/torch/test_canaries.py has a canary for each private name.
 """
@@ -22,7 +22,7 @@ _BITS = {1: torch.uint8, 2: torch.int16}
 
 
 class PlainTensor:
-    """A tensor that Keras does not track, with the attributes of a variable of Keras; `path` says where it was found."""
+    """A tensor that Keras does not track, with the attributes of its variables; `path` says where it was found."""
 
     def __init__(self, path: str, value: torch.Tensor) -> None:
         self.path = self.name = path
@@ -31,7 +31,7 @@ class PlainTensor:
         self.dtype = str(value.dtype).removeprefix("torch.")
 
 
-class GeneratorState:
+class PlainGenerator:
     """The state of a `torch.Generator` in the same form. It is an own object, so its generator stands for it."""
 
     def __init__(self, path: str, generator: torch.Generator) -> None:
@@ -50,13 +50,16 @@ class TorchVariables(Variables):
         A buffer is what a module remembers and does not train, such as the statistics of a `torch.nn.BatchNorm1d`.
         """
         found: dict[int, Any] = {}
-        named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+        named = [
+            *model.named_parameters(remove_duplicate=False),
+            *model.named_buffers(remove_duplicate=False),
+        ]
         for path, tensor in named:
             found.setdefault(id(tensor), PlainTensor(path, tensor))
         for layer in layers_of(model):
             for name, value in named_attributes(layer):
                 if isinstance(value, torch.Generator):
-                    found.setdefault(id(value), GeneratorState(f"{layer.name}/{name}", value))
+                    found.setdefault(id(value), PlainGenerator(f"{layer.name}/{name}", value))
         return list(found.values())
 
     def identity(self, part: Any) -> int:
@@ -79,7 +82,7 @@ class TorchVariables(Variables):
             each = components[name]
             if isinstance(each, np.ndarray):
                 return False
-            return isinstance(each, GeneratorState) or each._value.device.type != "cpu" or _is_cast(each)
+            return isinstance(each, PlainGenerator) or each._value.device.type != "cpu" or _is_cast(each)
 
         return copied(self.views(components), runs, is_a_copy)
 
@@ -89,7 +92,7 @@ class TorchVariables(Variables):
                 raise ValueError(
                     f"Expected a value of shape {tuple(variable.shape)} for {variable.path!r}. Received: {array.shape}."
                 )
-            if isinstance(variable, GeneratorState):
+            if isinstance(variable, PlainGenerator):
                 variable.generator.set_state(torch.from_numpy(np.array(array)))
                 continue
             with torch.no_grad():
@@ -102,7 +105,7 @@ def _is_cast(variable: Any) -> bool:
 
 
 def _host(variable: Any) -> Array:
-    if isinstance(variable, GeneratorState):
+    if isinstance(variable, PlainGenerator):
         return np.asarray(variable.generator.get_state().numpy())
     value = variable._value.detach().cpu()
     name = str(value.dtype).removeprefix("torch.")

@@ -37,6 +37,8 @@ def find(name: str) -> Way:
 
 def module_of(name: str) -> str:
     """Returns the module that has a way, which is all that a process imports to go it."""
+    everything = (*_MODULES, inputs_torch)
     return next(
-        (each.__name__ for each in (*_MODULES, inputs_torch) if any(way.name == name for way in each.WAYS)), drawn.__name__
+        (each.__name__ for each in everything if any(way.name == name for way in each.WAYS)),
+        drawn.__name__,
     )

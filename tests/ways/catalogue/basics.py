@@ -34,7 +34,9 @@ def loader(*more: Any, **options: Any) -> Any:
     import torch
 
     data = torch.utils.data.TensorDataset(*map(torch.from_numpy, (*samples(), *more)))
-    return torch.utils.data.DataLoader(data, **{"batch_size": BATCH, "shuffle": True, "drop_last": True, **options})
+    return torch.utils.data.DataLoader(
+        data, **{"batch_size": BATCH, "shuffle": True, "drop_last": True, **options}
+    )
 
 
 def seeded(seed: int) -> Any:

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from tests.ways.catalogue.basics import BATCH, STEPS, fitted, loader, model, samples, seeded
+from tests.ways.catalogue.basics import BATCH, STEPS, compiled, fitted, loader, model, samples, seeded
 from tests.ways.late import keras, np
-from tests.ways.way import ONE, Exact, Run, Warned, Way
+from tests.ways.way import ONE, Exact, Run, Way
 
 SECOND_EPOCH = ("batch 9",)
 EVERYWHERE = ("batch 0", "batch 5", "batch 1", "epoch 1", "batch 3")
@@ -111,11 +111,22 @@ def _weighted() -> Any:
     return loader(shuffle=False, sampler=sampler)
 
 
+def _of_class(name: str, **options: Any) -> Callable[[Run], None]:
+    def train(run: Run) -> None:
+        from tests.ways import torch_classes
+
+        run.fit(compiled(run, getattr(torch_classes, name), **options), loader(), validation_data=loader())
+
+    return train
+
+
 _WORKERS = {"num_workers": 2, "multiprocessing_context": "fork"}
 
 WAYS = (
     Way("loader", "`DataLoader`, shuffled", fitted(loader), {ONE: Exact()}, EVERYWHERE),
-    Way("loader-in-order", "`DataLoader`, not shuffled", fitted(lambda: loader(shuffle=False)), {ONE: Exact()}),
+    Way(
+        "loader-in-order", "`DataLoader`, not shuffled", fitted(lambda: loader(shuffle=False)), {ONE: Exact()}
+    ),
     Way(
         "loader-generator",
         "`DataLoader` with a `generator`",
@@ -169,7 +180,11 @@ WAYS = (
     Way(
         "loader-workers-steps",
         "`DataLoader` with `persistent_workers` and `steps_per_epoch`",
-        fitted(lambda: _loaded(1, shuffle=True, persistent_workers=True, **_WORKERS)(), steps_per_epoch=4, epochs=6),
+        fitted(
+            lambda: _loaded(1, shuffle=True, persistent_workers=True, **_WORKERS)(),
+            steps_per_epoch=4,
+            epochs=6,
+        ),
         _ONCE,
         ("batch 1", "batch 3", "epoch 1", "batch 2", "batch 3"),
     ),
@@ -189,5 +204,32 @@ WAYS = (
         _ONCE,
         EVERYWHERE,
         needs=("torchdata",),
+    ),
+    Way(
+        "torch-module",
+        "a `torch.nn.Module` with `BatchNorm1d` and `Dropout` in a model of Keras",
+        _of_class("wrapped"),
+        {ONE: Exact()},
+        EVERYWHERE,
+    ),
+    Way(
+        "torch-draws",
+        "a `train_step` that draws from torch's global generator and from one in an attribute, and counts in a buffer",
+        _of_class("Drawing"),
+        {ONE: Exact("it remembers nothing else")},
+        EVERYWHERE,
+    ),
+    Way(
+        "torch-backward",
+        "a `train_step` with `loss.backward()`, and an optimizer that its first step builds",
+        _of_class("Backward"),
+        {ONE: Exact("it remembers nothing else")},
+        EVERYWHERE,
+    ),
+    Way(
+        "torch-compiled",
+        "`jit_compile=True`",
+        _of_class("Subclassed", jit_compile=True),
+        {ONE: Exact("torch compiles the step to the same code")},
     ),
 )
