@@ -15,8 +15,9 @@ VERSIONS_ARGS ?=
 # the first of these on to it, later ones want the second.
 LOCKED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
 
-# What the demo trains on: make demo BACKEND=jax
+# What the demo trains on: make demo BACKEND=jax, or BACKEND=torch, where one process trains
 BACKEND ?= tensorflow
+DEMO_WORKERS := $(if $(filter torch,$(BACKEND)),1,2)
 
 # Quiet TensorFlow, plain arithmetic. Two workers cannot share one GPU, so the demo trains on the CPU.
 DEMO_ENV := KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=3 TF_ENABLE_ONEDNN_OPTS=0 CUDA_VISIBLE_DEVICES=-1 \
@@ -32,8 +33,8 @@ help: ## Show this list
 
 setup: $(READY) ## Create .venv with the package and everything it is developed with
 
-demo: $(READY) ## Train real digits with 2 workers, preempt them twice, and compare every bit (up to 3 minutes; BACKEND=jax)
-	$(DEMO_ENV) $(BIN)/keras-preempt drill --workers 2 --preempt 2 --seed 1 -- \
+demo: $(READY) ## Train real digits with 2 workers, preempt them twice, and compare every bit (up to 3 minutes; BACKEND=jax or torch)
+	$(DEMO_ENV) $(BIN)/keras-preempt drill --workers $(DEMO_WORKERS) --preempt 2 --seed 1 -- \
 		$(BIN)/python examples/digits.py runs/digits
 
 test: lint ## Lint, types and all tests but the long ones (8 to 12 minutes; DURATIONS=1 keeps what they take)

@@ -226,7 +226,12 @@ class Input(Component):
         elif feed.is_indexed:
             check_length(feed, required)
             order = plain.decode(captured["order"], arrays) if "order" in captured else None
-            live, how = feed.new_at(left, order), _IN_ORDER
+            live = feed.new_at(left, order)
+            how = (
+                f"by replay of its epoch: {counted(left, 'batch')} to draw again"
+                if feed.redraws
+                else _IN_ORDER
+            )
         elif left_out:
             check_length(feed, required)
             live, how = feed.new(), _IN_ORDER
@@ -277,6 +282,8 @@ def drawn_again_at_most(feed: InputFeed, epochs: int) -> tuple[int, str] | None:
     replays = feed.state_limit is not None and feed.state_limit.replays
     piped = feed.undistributed is not None
     in_state = piped and not feed.is_shared and not pipelines.never_has_state(feed.dataset)
+    if feed.redraws and feed.batches is not None:
+        return feed.batches, "at the end of an epoch"
     if feed.batches is None or feed.is_indexed or feed.grain is not None or (in_state and not replays):
         return None
     if feed.snapshots is not None and not feed.snapshots.given_up:
@@ -302,9 +309,16 @@ def draw_again(
     """
     if not draws:
         return
-    if feed.stands_alone:
-        feed.begin_with(draws)
-        return
+    with feed.kept_states():
+        _draw_again(feed, draws, shuffles, made_at)
+    feed.begin_with(draws)
+
+
+def _draw_again(
+    feed: InputFeed, draws: Sequence[int], shuffles: Shuffles | None, made_at: Sequence[Counts | None]
+) -> None:
+    if feed.draws_early and feed.is_indexed:
+        return  # To make an iterator may start processes, and none depends on another.
     if shuffles is not None:
         if feed.is_generator or any(map(pipelines.keeps_an_order, feed.pipelines)):
             following = _each_at(feed, shuffles, made_at)
@@ -313,7 +327,6 @@ def draw_again(
     else:
         matters = feed.is_generator or any(map(pipelines.reshuffles_while_drawn, feed.pipelines))
         draw(feed.new(), list(draws) if matters else [0] * len(draws), 0, feed.new)
-    feed.begin_with(draws)
 
 
 def _needs_all(feed: InputFeed, *, known: bool) -> bool:

@@ -140,7 +140,7 @@ class InputFeed(abc.ABC):
 
     @property
     def is_indexed(self) -> bool:
-        """Whether the input is arrays, of which the first batches can be left out without drawing them: see `new_at`.
+        """Whether the input is arrays or alike, of which the first batches can be left out: see `new_at`.
 
         An iterator of such an input depends on no other one.
         """
@@ -154,10 +154,15 @@ class InputFeed(abc.ABC):
     draws_early: ClassVar[bool] = False
     """Whether Keras draws a batch before it calls the hooks of its step: a state of an iterator is one batch ahead."""
 
-    @property
-    def stands_alone(self) -> bool:
-        """Whether an iterator of this input depends on no other one, so that earlier ones are not made again."""
-        return False
+    in_workers: Sequence[Any] = ()
+    """The user's functions that processes run which begin anew, without the batches before, after a restart."""
+
+    redraws: bool = False
+    """Whether the first batches of an input that is indexed are drawn nevertheless, of its last iterator."""
+
+    def kept_states(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a block within which iterators may be made that leave no trace in a global random state."""
+        return contextlib.nullcontext()
 
     def random_before(self) -> tuple[Any, Any, Mapping[str, Any]] | None:
         """Returns the random states from before the pending batch was drawn; None if it is not drawn yet.

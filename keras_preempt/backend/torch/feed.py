@@ -9,6 +9,8 @@ Verified with Keras 3.15.1 and torch 2.14.1.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +21,8 @@ from keras_preempt.backend.keras.grain_iterators import GrainIterators
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.torch import loaders
 from keras_preempt.backend.torch.random_states import GeneratorStates, apply_own
+
+logger = logging.getLogger("keras_preempt")
 
 
 class TorchFeed(InputFeed):
@@ -35,7 +39,6 @@ class TorchFeed(InputFeed):
         self._own: list[torch.Generator] = []
         self.knows(passed)
         self._everything = not self._is_array and (passed is None or not loaders.is_of_tensors(passed))
-        self._by_keras = False
         # Whether states are taken before each draw, as for the training data; the last ones taken.
         self.records = False
         self.before_draw: GeneratorStates | None = None
@@ -56,17 +59,26 @@ class TorchFeed(InputFeed):
 
     @property
     def is_indexed(self) -> bool:
-        if self.state_limit is not None and self.state_limit.replays:
-            return self._is_array
-        return self._is_array or loaders.is_read_by_index(self._passed_loader)
+        """See `InputFeed.is_indexed`: all that can be at a position without the iterators before it."""
+        return self._is_array or self._passed_loader is not None
+
+    @property
+    def redraws(self) -> bool:
+        if self._is_array or self._passed_loader is None:
+            return False
+        replays = self.state_limit is not None and self.state_limit.replays
+        return replays or not loaders.is_read_by_index(self._passed_loader)
+
+    @property
+    def in_workers(self) -> Sequence[Any]:
+        loader = self._passed_loader
+        if loader is None or loader.num_workers == 0 or self.redraws or not self._everything:
+            return ()
+        return [loader.dataset.__getitem__, loader.collate_fn]
 
     @property
     def is_coded(self) -> bool:
         return not self._is_array and (self._passed_loader is None or self._everything)
-
-    @property
-    def stands_alone(self) -> bool:
-        return self.is_indexed
 
     def new_at(self, batch: int, order: Any = None) -> Any:
         iterate, self.iterate = self.iterate, lambda: LiveIterator(self, batch, order)
@@ -105,6 +117,14 @@ class TorchFeed(InputFeed):
         before = self.before_draw if pending else None
         return list((before or self.snapshot()).own)
 
+    @contextlib.contextmanager
+    def kept_states(self) -> Iterator[None]:
+        now = self.snapshot(everything=True)
+        try:
+            yield
+        finally:
+            self.apply(now)
+
     def set_generators(self, saved: Any) -> None:
         apply_own(saved, self._own)
 
@@ -120,23 +140,6 @@ class TorchFeed(InputFeed):
 
     # -- The sequence of iterators ---------------------------------------------------------------------
 
-    def __iter__(self) -> Any:
-        self._by_keras = True
-        try:
-            return super().__iter__()
-        finally:
-            self._by_keras = False
-
-    def new(self, dataset: Any = None) -> Any:
-        if self._by_keras:
-            return super().new(dataset)
-        # An iterator that Keras does not ask for is one of an earlier process, which leaves no trace.
-        now = self.snapshot(everything=False)
-        try:
-            return super().new(dataset)
-        finally:
-            self.apply(now)
-
     def loader(self) -> Any:
         """Returns the loader that the next iterator is made of."""
         return self._dataset_of()
@@ -148,6 +151,9 @@ class TorchFeed(InputFeed):
         now = self.snapshot()
         loaders.start_workers(loader)
         self.apply(now)
+
+
+_END = object()
 
 
 class LiveIterator:
@@ -166,6 +172,7 @@ class LiveIterator:
             GeneratorStates.from_plain(saved[name]) if saved.get(name) is not None else None
             for name in ("made", "began")
         )
+        self._present: Any = None  # The states from before the first draw here.
         # Whether it was an iterator of workers that were there before.
         self._again = bool(saved.get("again"))
 
@@ -208,6 +215,7 @@ class LiveIterator:
             self.begin()
             return
         loader, now = feed.loader(), feed.snapshot()
+        self._present = now
         with_workers = loader.num_workers > 0
         feed.apply(made)
         if with_workers and loader.persistent_workers and not loaders.keeps_workers(loader):
@@ -224,5 +232,24 @@ class LiveIterator:
             draw()
             feed.apply(present)
 
-        self._batches = loaders.make_again(loader, self._skip, at_beginning)
+        if feed.redraws:
+            self._batches = iter(loader)
+            at_beginning(self._draw_again)
+        else:
+            self._batches = loaders.make_again(loader, self._skip, at_beginning)
         feed.apply(now)
+
+    def _draw_again(self) -> None:
+        assert self._batches is not None
+        before = self._feed.snapshot()
+        for number in range(self._skip):
+            if next(self._batches, _END) is _END:
+                raise ValueError(
+                    f"Expected data of at least {self._skip} batches, as it was when the checkpoint was written. "
+                    f"Received: data that ended after {number}. Train on the same data, or in another directory."
+                )
+        if not self._feed.snapshot().is_like(before) and not self._feed.snapshot().is_like(self._present):
+            logger.warning(
+                "Perhaps NOT exact: the training data draws from a global random state, and so does something else "
+                "while it trains. Give the data a torch.Generator of its own, or another one for each sample."
+            )

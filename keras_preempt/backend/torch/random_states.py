@@ -88,6 +88,13 @@ class GeneratorStates:
             random.setstate(self.python)
             np.random.set_state(self.numpy)
 
+    def is_like(self, other: GeneratorStates) -> bool:
+        def flat(states: GeneratorStates) -> list[bytes]:
+            arrays = [*states.torch.values(), *states.own, *(states.numpy or ())[1:2]]
+            return [np.asarray(each).tobytes() for each in arrays]
+
+        return flat(self) == flat(other) and self.python == other.python
+
     def to_plain(self) -> dict[str, Any]:
         """Returns it as plain data with arrays; see `keras_preempt.state.plain`."""
         found: dict[str, Any] = {"torch": dict(self.torch), "own": list(self.own)}
