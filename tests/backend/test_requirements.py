@@ -30,12 +30,12 @@ for name in ("PreemptionCallback", "TerminationConfig", "Preempted", "enable_mul
 
 
 def test_with_no_backend_every_name_says_what_to_install() -> None:
-    run = python(EVERY_NAME, without=("tensorflow", "jax"))
+    run = python(EVERY_NAME, without=("tensorflow", "jax", "torch"))
     told = run.stdout.splitlines()
     assert (run.returncode, len(told)) == (0, 4), run.stderr
     for line in told:
-        assert line.startswith("Expected TensorFlow or JAX to be installed. Received: neither.")
-        for part in ("tensorflow", "tpu", "jax"):
+        assert line.startswith("Expected TensorFlow, JAX or torch to be installed. Received: none of them.")
+        for part in ("tensorflow", "tpu", "jax", "torch"):
             assert f"pip install 'keras-preempt[{part}]'" in line
         assert "exclude each other" in line
         assert "KERAS_BACKEND=jax" in line
@@ -218,3 +218,7 @@ def test_the_stated_range_is_the_one_that_is_verified() -> None:
 
 def test_the_stated_range_on_jax_is_the_one_that_is_verified() -> None:
     assert stated_bounds("jax") == {"jax": versions.OLDEST_JAX, "keras": versions.OLDEST_KERAS_ON_JAX}
+
+
+def test_the_stated_range_on_torch_is_the_one_that_is_verified() -> None:
+    assert stated_bounds("torch") == {"torch": versions.OLDEST_TORCH, "keras": versions.OLDEST_KERAS_ON_TORCH}

@@ -124,26 +124,39 @@ def test_the_training_function_is_called_on_the_model() -> None:
     assert called == [1, 1], _changed("model.train_function")
 
 
-def test_an_error_of_a_step_and_of_a_hook_is_shown_to_the_guard() -> None:
-    for hook in ("on_train_batch_begin", "on_train_batch_end"):
-        shown: list[BaseException] = []
+class Guarded(keras.callbacks.Callback):
+    """Keeps the errors that are shown to the guard of its fit."""
 
-        class Guarded(keras.callbacks.Callback):
-            def on_train_begin(self, logs: Any = None, seen: list[BaseException] = shown) -> None:
-                def settle(error: BaseException) -> BaseException:
-                    seen.append(error)
-                    return error
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[BaseException] = []
 
-                BACKEND.running_fit(self.model).guard(settle)
+    def on_train_begin(self, logs: Any = None) -> None:
+        def settle(error: BaseException) -> BaseException:
+            self.shown.append(error)
+            return error
 
-        def fail(*_: Any, **__: Any) -> None:
-            raise KeyError("by the test")
+        BACKEND.running_fit(self.model).guard(settle)
 
-        failing = keras.callbacks.Callback()
-        setattr(failing, hook, fail)
-        with pytest.raises(KeyError):
-            fit("on_epoch_end", lambda model: None, callbacks=[Guarded(), failing])
-        assert [type(error) for error in shown] == [KeyError], hook
+
+@pytest.mark.parametrize(
+    "hook", ["on_epoch_begin", "on_train_batch_begin", "on_train_batch_end", "on_epoch_end"]
+)
+def test_an_error_of_a_hook_is_shown_to_the_guard(hook: str) -> None:
+    def fail(model: Any) -> None:
+        raise KeyError("by the test")
+
+    guarded = Guarded()
+    with pytest.raises(KeyError):
+        fit("on_train_end", lambda model: None, callbacks=[guarded, Looking(hook, fail)])
+    assert [type(error) for error in guarded.shown] == [KeyError]
+
+
+def test_an_error_of_a_step_is_shown_to_the_guard() -> None:
+    guarded = Guarded()
+    with pytest.raises(ValueError, match="is incompatible"):
+        fit("on_train_end", lambda model: None, X[:, :2], callbacks=[guarded])
+    assert len(guarded.shown) == 1
 
 
 def test_the_validation_of_a_fit_has_its_own_epoch_iterator() -> None:
