@@ -338,6 +338,10 @@ class Backend:
         """Whether the code of a validation step refers to random numbers outside of Keras."""
         return False
 
+    def unkept(self, model: Any) -> list[str]:
+        """Returns, in words, what a model holds that its step may change and no checkpoint has."""
+        return []
+
     def before_capture(self, model: Any) -> None:
         """Called before variables of a model are read or assigned to: makes them hold the result of its last step."""
 

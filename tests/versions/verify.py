@@ -1,12 +1,13 @@
 """Runs what must hold with a combination of versions to be called verified: the canaries, and a drill.
 
-The canaries look at every private name that is relied upon; the drill preempts two workers once and compares every
-bit. Combinations are both ends of the range of Keras and TensorFlow (oldest.txt and newest.txt beside this file), every
+The canaries look at every private name that is relied upon; the drill preempts two workers once and compares every bit.
+Combinations are both ends of the range of Keras and TensorFlow (oldest.txt and newest.txt beside this file), every
 supported Python that is installed, tensorflow-tpu in place of TensorFlow, JAX without any TensorFlow on each Python
 that has it, where processes are killed as well, and PyTorch, beside TensorFlow as a data loader and without it as the
 backend, with ways to train of its own that are preempted there: its wheels for Linux are too large for everybody's
-environment. The ends, JAX and PyTorch are run from this repository, the others from the wheel, installed as a user would into an empty virtual
-environment beside this repository's own. An environment is kept until what it was made from changes.
+environment. The ends, JAX and PyTorch are run from this repository, the others from the wheel, installed as a user
+would into an empty virtual environment beside this repository's own. An environment is kept until what it was made from
+changes.
 """
 
 from __future__ import annotations

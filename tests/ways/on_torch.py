@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tests.ways.catalogue import inputs_torch
+from tests.ways.catalogue import inputs_augmented, inputs_tfdata, inputs_torch, shared_shuffles
 from tests.ways.catalogue.all_ways import ALL
-from tests.ways.way import ONE, Verdict, Way
+from tests.ways.way import ONE, Exact, KerasFails, Verdict, Way
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,44 @@ class NotOnTorch:
     reason: str
 
 
-OTHERWISE: Mapping[str, Verdict | NotOnTorch] = {}
+_OF_TENSORFLOW = NotOnTorch("its data or its `train_step` is TensorFlow's")
+_ONE_STEP = KerasFails(
+    "a call takes one step on torch", "`steps_per_execution` must be 1 with the PyTorch backend"
+)
+
+OTHERWISE: Mapping[str, Verdict | NotOnTorch] = {
+    **{
+        way.name: _OF_TENSORFLOW
+        for module in (inputs_augmented, inputs_tfdata, shared_shuffles)
+        for way in module.WAYS
+    },
+    **dict.fromkeys(
+        (
+            *(
+                "augmenting",
+                "recurrent",
+                "tensors",
+                "vae",
+                "vae-arrays",
+                "vae-executions",
+                "vae-generator",
+                "vae-jit",
+            ),
+            *("vae-py-dataset", "vae-unknown-length", "gan-penalty", "diffusion", "contrastive", "triplets"),
+            *("metric-learning", "nested-logs", "logs-by-metric", "plain-variables", "random-op-in-step"),
+            *("global-generator-in-step", "optimizer-elsewhere", "value-set-by-callback", "eager-gan"),
+            *("validation-steps", "tensorboard", "tensorboard-batches"),
+        ),
+        _OF_TENSORFLOW,
+    ),
+    "arrays-executions": _ONE_STEP,
+    "steps-per-execution": _ONE_STEP,
+    "class-weights": KerasFails(
+        "a `DataLoader` takes none", "Argument `class_weight` is not supported for torch"
+    ),
+    "arrays-unseeded": Exact(),  # torch draws their order, and its state is kept.
+    "train-on-batch": NotOnTorch("`PreemptionCheckpointHandler` saves a `tf.train.Checkpoint`"),
+}
 """The ways of which something else is promised than for one device of TensorFlow."""
 
 SHORT_FORM = ("loader", "loader-generator", "loader-workers-kept", "arrays")

@@ -13,12 +13,13 @@ from keras_preempt.backend import seam
 from keras_preempt.backend.describing import described
 from keras_preempt.backend.determinism import OF_TORCH
 from keras_preempt.backend.keras.first_use import FirstUse
+from keras_preempt.backend.keras.model_parts import layers_of, named_attributes
 from keras_preempt.backend.place import Place
 from keras_preempt.backend.torch import random_states
 from keras_preempt.backend.torch.errors import TorchErrors
 from keras_preempt.backend.torch.feed import TorchFeed
 from keras_preempt.backend.torch.place import check_alone
-from keras_preempt.backend.torch.running_fit import TorchFit, TorchStep
+from keras_preempt.backend.torch.running_fit import TorchFit, TorchStep, sums_gradients
 from keras_preempt.backend.torch.variables import TorchVariables
 from keras_preempt.checkpoint.tensors import Array
 
@@ -64,6 +65,20 @@ class TorchBackend(seam.Backend):
     def trace(self, model: Any, dataset: Any, *, early: bool = True, again: bool = False) -> TorchStep | None:
         """See `seam.Backend.trace`: nothing is traced, but what a step of Keras' own uses is there before it runs."""
         return TorchStep(model) if type(model).train_step is keras.Model.train_step else None
+
+    def unkept(self, model: Any) -> list[str]:
+        """See `seam.Backend.unkept`: state of torch's own optimizers, and gradients over several steps."""
+        found = [
+            f"the state of {type(value).__name__} in {layer.name}.{name}"
+            for layer in layers_of(model)
+            for name, value in named_attributes(layer)
+            if isinstance(value, torch.optim.Optimizer)
+        ]
+        if sums_gradients(type(model).train_step):
+            found.append(
+                "gradients that train_step sums over several steps, if it does not clear them in each"
+            )
+        return found
 
     def watch_first_use(self, known: Iterable[Any], look: Callable[[Any], bool]) -> Callable[[], None]:
         return FirstUse(known, look, torch.no_grad).stop

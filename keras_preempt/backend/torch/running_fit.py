@@ -5,10 +5,12 @@ Verified with Keras 3.15.1.
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from keras_preempt.backend.bytecode import names_in
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.keras.model_parts import layers_of
 from keras_preempt.backend.keras.running_fit import RunningFit, TracedStep
@@ -23,6 +25,13 @@ _COMPILED = (
 )
 
 _HOOKS = ("on_train_batch_begin", "on_train_batch_end")
+
+
+def sums_gradients(train_step: Any) -> bool:
+    """Whether a training step takes gradients and names nothing that clears them."""
+    code = getattr(inspect.unwrap(train_step), "__code__", None)
+    named = set() if code is None else names_in(code)
+    return "backward" in named and named.isdisjoint({"zero_grad", "train_step"})
 
 
 class TorchStep(TracedStep):

@@ -97,6 +97,7 @@ class StepFacts:
         held: Whether a checkpoint holds the variable that a resource names.
         unordered_sums: What to do about a device that may add numbers in another order each time; empty for none.
         condition: What else they depend on that cannot be seen, as the end of "exact if ..."; empty for nothing.
+        unkept: What the model holds that they may change and no checkpoint has, in words.
         draws_are_kept: Whether a checkpoint has the states of all global generators that they may draw from.
         validation_may_draw: Whether there will be validations by a step that refers to other random numbers.
     """
@@ -105,6 +106,7 @@ class StepFacts:
     held: Callable[[Any], bool] = lambda resource: False
     unordered_sums: str = ""
     condition: str = ""
+    unkept: Sequence[str] = ()
     draws_are_kept: bool = False
     validation_may_draw: bool = False
 
@@ -144,6 +146,14 @@ def promise(
                 f"what callbacks set of other objects, if the training step reads it: {', '.join(set_by_callbacks)}. A "
                 "step keeps the values of its first run, and after a restart those of its first run there",
                 "Let the step read a keras.Variable that the model holds, and assign to that",
+                certain=False,
+            )
+        )
+    if step.unkept:
+        doubts.append(
+            Doubt(
+                f"what the training step may change and no checkpoint holds: {', '.join(step.unkept)}",
+                "Use an optimizer of Keras, and clear the gradients in each step",
                 certain=False,
             )
         )
