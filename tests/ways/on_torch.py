@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from tests.ways.catalogue import inputs_augmented, inputs_tfdata, inputs_torch, shared_shuffles
 from tests.ways.catalogue.all_ways import ALL
+from tests.ways.catalogue.inputs_tfdata import GIVES_THE_SAME
 from tests.ways.way import ONE, Exact, KerasFails, Verdict, Way
 
 
@@ -50,8 +51,8 @@ OTHERWISE: Mapping[str, Verdict | NotOnTorch] = {
             ),
             *("vae-py-dataset", "vae-unknown-length", "gan-penalty", "diffusion", "contrastive", "triplets"),
             *("metric-learning", "nested-logs", "logs-by-metric", "plain-variables", "random-op-in-step"),
-            *("global-generator-in-step", "optimizer-elsewhere", "value-set-by-callback", "eager-gan"),
-            *("validation-steps", "tensorboard", "tensorboard-batches"),
+            *("global-generator-in-step", "optimizer-elsewhere", "value-set-by-callback"),
+            *("gan", "eager-gan", "validation-steps", "tensorboard", "tensorboard-batches"),
         ),
         _OF_TENSORFLOW,
     ),
@@ -61,6 +62,7 @@ OTHERWISE: Mapping[str, Verdict | NotOnTorch] = {
         "a `DataLoader` takes none", "Argument `class_weight` is not supported for torch"
     ),
     "arrays-unseeded": Exact(),  # torch draws their order, and its state is kept.
+    "grain-loader-processes": Exact(GIVES_THE_SAME),
     "train-on-batch": NotOnTorch("`PreemptionCheckpointHandler` saves a `tf.train.Checkpoint`"),
 }
 """The ways of which something else is promised than for one device of TensorFlow."""

@@ -50,13 +50,10 @@ class TorchVariables(Variables):
         A buffer is what a module remembers and does not train, such as the statistics of a `torch.nn.BatchNorm1d`.
         """
         found: dict[int, Any] = {}
-        named = [
-            *model.named_parameters(remove_duplicate=False),
-            *model.named_buffers(remove_duplicate=False),
-        ]
-        for path, tensor in named:
-            found.setdefault(id(tensor), PlainTensor(path, tensor))
         for layer in layers_of(model):
+            # Each layer for itself: a model of Keras does not register its layers with torch.
+            for path, tensor in (*layer.named_parameters(), *layer.named_buffers()):
+                found.setdefault(id(tensor), PlainTensor(f"{layer.name}/{path}", tensor))
             for name, value in named_attributes(layer):
                 if isinstance(value, torch.Generator):
                     found.setdefault(id(value), PlainGenerator(f"{layer.name}/{name}", value))
