@@ -18,7 +18,7 @@ from keras_preempt.backend.place import Place
 from keras_preempt.backend.torch import random_states
 from keras_preempt.backend.torch.errors import TorchErrors
 from keras_preempt.backend.torch.feed import TorchFeed
-from keras_preempt.backend.torch.place import check_alone
+from keras_preempt.backend.torch.place import check_alone, neighbours
 from keras_preempt.backend.torch.running_fit import TorchFit, TorchStep, sums_gradients
 from keras_preempt.backend.torch.variables import TorchVariables
 from keras_preempt.checkpoint.tensors import Array
@@ -33,6 +33,7 @@ class TorchBackend(seam.Backend):
     feed = TorchFeed
     fit = TorchFit
     keeps_global_draws = True
+    neighbours = staticmethod(neighbours)
     named_in_runs = "torch"  # It counts an optimizer's steps in the type that JAX does.
 
     def versions(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Refuses several processes: on torch, one process trains a model."""
+"""On torch, one process trains a model: several that would train one are refused, others are kept apart."""
 
 from __future__ import annotations
 
@@ -6,12 +6,34 @@ import os
 
 import torch.distributed
 
+from keras_preempt.backend.place import JobSource, Neighbours
 from keras_preempt.process import environment
 
 _INSTEAD = (
     "Start one process: `python train.py`, or `keras-preempt run -- python train.py`. To train with several, take the "
     "TensorFlow or the JAX backend."
 )
+
+
+_BY_LAUNCHER = JobSource(
+    f"{environment.KERAS_PROCESSES} names",
+    environment.KERAS_PROCESSES,
+    "take the TensorFlow or the JAX backend",
+    environment.KERAS_PROCESS,
+)
+
+
+def neighbours(strategy: object) -> Neighbours | None:
+    """Returns the job of several workers that a launcher describes to Keras, of which each trains its own model."""
+    try:
+        members = int(os.environ.get(environment.KERAS_PROCESSES) or 1)
+        index = int(os.environ.get(environment.KERAS_PROCESS) or 0)
+    except ValueError:  # The variable may be any text.
+        return None
+    if members < 2:
+        return None
+    addresses = os.environ.get(environment.KERAS_ADDRESSES) or ""
+    return Neighbours(f"process {index}", members, addresses, "torch, in one process", _BY_LAUNCHER)
 
 
 def check_alone() -> None:

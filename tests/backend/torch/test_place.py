@@ -8,7 +8,7 @@ import pytest
 import torch.distributed
 
 from keras_preempt import PreemptionCallback
-from keras_preempt.backend.torch.place import check_alone
+from keras_preempt.backend.torch.place import check_alone, neighbours
 from keras_preempt.process import environment
 
 
@@ -35,3 +35,14 @@ def test_processes_that_torch_has_connected_are_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
     with pytest.raises(RuntimeError, match=r"Received: torch.distributed with 3 processes"):
         check_alone()
+
+
+def test_workers_of_a_launcher_train_models_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert neighbours(None) is None
+    monkeypatch.setenv(environment.KERAS_PROCESSES, "3")
+    monkeypatch.setenv(environment.KERAS_PROCESS, "1")
+    found = neighbours(None)
+    assert found is not None
+    assert (found.task, found.members) == ("process 1", 3)
+    monkeypatch.setenv(environment.KERAS_PROCESSES, "many")
+    assert neighbours(None) is None
