@@ -52,7 +52,16 @@ OTHERWISE: Mapping[str, Verdict | NotOnTorch] = {
             *("vae-py-dataset", "vae-unknown-length", "gan-penalty", "diffusion", "contrastive", "triplets"),
             *("metric-learning", "nested-logs", "logs-by-metric", "plain-variables", "random-op-in-step"),
             *("global-generator-in-step", "optimizer-elsewhere", "value-set-by-callback"),
-            *("gan", "eager-gan", "validation-steps", "tensorboard", "tensorboard-batches"),
+            *(
+                "several-outputs",
+                "tuner-shared-data-late-seed",
+                "arrays-unseeded",
+                "gan",
+                "eager-gan",
+                "validation-steps",
+                "tensorboard",
+                "tensorboard-batches",
+            ),
         ),
         _OF_TENSORFLOW,
     ),
@@ -61,7 +70,6 @@ OTHERWISE: Mapping[str, Verdict | NotOnTorch] = {
     "class-weights": KerasFails(
         "a `DataLoader` takes none", "Argument `class_weight` is not supported for torch"
     ),
-    "arrays-unseeded": Exact(),  # torch draws their order, and its state is kept.
     "grain-loader-processes": Exact(GIVES_THE_SAME),
     "train-on-batch": NotOnTorch("`PreemptionCheckpointHandler` saves a `tf.train.Checkpoint`"),
 }

@@ -21,6 +21,7 @@ from keras_preempt.backend.torch.feed import TorchFeed
 from keras_preempt.backend.torch.place import check_alone, neighbours
 from keras_preempt.backend.torch.running_fit import TorchFit, TorchStep, sums_gradients
 from keras_preempt.backend.torch.variables import TorchVariables
+from keras_preempt.backend.torch.workers import keep_deaf
 from keras_preempt.checkpoint.tensors import Array
 
 
@@ -41,7 +42,7 @@ class TorchBackend(seam.Backend):
 
     def repair(self) -> Callable[[], None]:
         check_alone()  # When a callback is made, and when fit is called.
-        return super().repair()
+        return keep_deaf()
 
     def place(self, strategy: Any) -> Place:
         check_alone()

@@ -74,7 +74,7 @@ class TorchFeed(InputFeed):
         loader = self._passed_loader
         if loader is None or loader.num_workers == 0 or self.redraws or not self._everything:
             return ()
-        return [loader.dataset.__getitem__, loader.collate_fn]
+        return [getattr(loader.dataset, "__getitem__", None), loader.collate_fn]
 
     @property
     def is_coded(self) -> bool:
@@ -192,7 +192,7 @@ class LiveIterator:
         if feed.records and feed.is_indexed:
             self._again = loaders.keeps_workers(loader)
             self._made = feed.snapshot()
-        self._batches = iter(loader)
+        self._batches = loaders.begun(loader)
         return self
 
     def __iter__(self) -> LiveIterator:
@@ -233,7 +233,7 @@ class LiveIterator:
             feed.apply(present)
 
         if feed.redraws:
-            self._batches = iter(loader)
+            self._batches = loaders.begun(loader)
             at_beginning(self._draw_again)
         else:
             self._batches = loaders.make_again(loader, self._skip, at_beginning)

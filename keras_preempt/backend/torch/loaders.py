@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from keras_preempt.backend.torch.workers import deaf_to_notices
+
 
 def is_read_by_index(loader: Any) -> bool:
     """Whether the samples of a loader are asked for by index, in an order that a sampler gives."""
@@ -48,11 +50,17 @@ def keeps_workers(loader: Any) -> bool:
     return getattr(loader, "_iterator", None) is not None
 
 
+def begun(loader: Any) -> Iterator[Any]:
+    """Returns an iterator of a loader, whose class may have an `__iter__` of its own; its workers are deaf to notices."""
+    with deaf_to_notices():
+        return iter(loader)
+
+
 def start_workers(loader: Any) -> None:
     """Has a loader with persistent workers start them, which draws their seed, and gives them nothing to do."""
     with _sampled_by(loader) as rest:
         rest.is_empty = True
-        iter(loader)
+        begun(loader)
 
 
 def make_again(loader: Any, skip: int, within: Callable[[Callable[[], Any]], Any]) -> Iterator[Any]:
@@ -62,7 +70,7 @@ def make_again(loader: Any, skip: int, within: Callable[[Callable[[], Any]], Any
     """
     with _sampled_by(loader) as rest:
         rest.skip, rest.within = skip, within
-        return iter(loader)
+        return begun(loader)
 
 
 class _Rest:
