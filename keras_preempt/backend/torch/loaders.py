@@ -51,7 +51,7 @@ def keeps_workers(loader: Any) -> bool:
 
 
 def begun(loader: Any) -> Iterator[Any]:
-    """Returns an iterator of a loader, whose class may have an `__iter__` of its own; its workers are deaf to notices."""
+    """Returns an iterator of a loader, also one of a class with its own `__iter__`; its workers are deaf to notices."""
     with deaf_to_notices():
         return iter(loader)
 
