@@ -34,7 +34,7 @@ class Drawing(Subclassed):
 
     def train_step(self, data: Any) -> Any:
         x, y = data
-        self.seen += 1
+        self.seen = self.seen + 1
         noise = torch.rand(x.shape) + torch.rand(x.shape, generator=self.own)
         return super().train_step((x / self.seen + 0.1 * noise, y))
 

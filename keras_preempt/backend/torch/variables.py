@@ -5,7 +5,7 @@ Verified with Keras 3.15.1 and torch 2.14.1; tests/backend/torch/test_canaries.p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,13 +22,23 @@ _BITS = {1: torch.uint8, 2: torch.int16}
 
 
 class PlainTensor:
-    """A tensor that Keras does not track, with the attributes of its variables; `path` says where it was found."""
+    """A tensor of a module that Keras does not track, with the attributes of its variables; `path` says where it is.
 
-    def __init__(self, path: str, value: torch.Tensor) -> None:
+    The module may put another tensor in its place (`self.mean = 0.9 * self.mean + ...`), so it is looked up each time.
+    """
+
+    def __init__(self, path: str, module: torch.nn.Module, attribute: str) -> None:
         self.path = self.name = path
-        self.value = self._value = value
-        self.shape = tuple(value.shape)
-        self.dtype = str(value.dtype).removeprefix("torch.")
+        self.place = (id(module), attribute)
+        self._module, self._attribute = module, attribute
+        self.shape = tuple(self.value.shape)
+        self.dtype = str(self.value.dtype).removeprefix("torch.")
+
+    @property
+    def value(self) -> Any:
+        return getattr(self._module, self._attribute)
+
+    _value = value
 
 
 class PlainGenerator:
@@ -52,15 +62,19 @@ class TorchVariables(Variables):
         found: dict[int, Any] = {}
         for layer in layers_of(model):
             # Each layer for itself: a model of Keras does not register its layers with torch.
-            for path, tensor in (*layer.named_parameters(), *layer.named_buffers()):
-                found.setdefault(id(tensor), PlainTensor(f"{layer.name}/{path}", tensor))
+            for inside, module in torch.nn.Module.named_modules(layer):
+                path = f"{layer.name}/{inside}." if inside else f"{layer.name}/"
+                for name, value in (*_parameters(module), *module.named_buffers(recurse=False)):
+                    found.setdefault(id(value), PlainTensor(path + name, module, name))
             for name, value in named_attributes(layer):
                 if isinstance(value, torch.Generator):
                     found.setdefault(id(value), PlainGenerator(f"{layer.name}/{name}", value))
         return list(found.values())
 
     def identity(self, part: Any) -> int:
-        return id(getattr(part, "generator", part._value if hasattr(part, "_value") else part))
+        if isinstance(part, PlainTensor):
+            return hash(part.place)
+        return id(part.generator if isinstance(part, PlainGenerator) else part)
 
     def is_tensor(self, value: Any) -> bool:
         return self.is_variable(value) or isinstance(value, torch.Tensor)
@@ -94,6 +108,13 @@ class TorchVariables(Variables):
                 continue
             with torch.no_grad():
                 variable._value.copy_(_tensor_of(array))
+
+
+def _parameters(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    """Returns the parameters that are attributes of a module; what Keras tracks is in a dictionary beside them."""
+    if isinstance(module, torch.nn.ParameterDict):
+        return iter(())
+    return torch.nn.Module.named_parameters(module, recurse=False)
 
 
 def _is_cast(variable: Any) -> bool:

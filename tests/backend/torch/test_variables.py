@@ -75,3 +75,15 @@ def test_buffers_and_generators_of_layers_are_found() -> None:
     VARIABLES.assign([generator], state)
     assert torch.equal(torch.rand(3, generator=generator.generator), drawn)
     assert len({VARIABLES.identity(each) for each in found.values()}) == len(found)
+
+
+def test_a_buffer_that_is_replaced_is_read_and_assigned_where_it_is_now() -> None:
+    layer = Held()
+    model = keras.Sequential([keras.Input((3,)), layer])
+    (seen,) = [each for each in VARIABLES.plain_variables(model) if each.path.endswith("seen")]
+    before = VARIABLES.identity(seen)
+    layer.seen = layer.seen + 3.0
+    assert VARIABLES.views({"v": seen})["v"].tolist() == [3, 3]
+    VARIABLES.assign([seen], np.array([4.0, 5.0], "float32"))
+    assert layer.seen.tolist() == [4, 5]
+    assert VARIABLES.identity(seen) == before
