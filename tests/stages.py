@@ -69,6 +69,7 @@ STAGES = (
         (
             ".",
             "backend/test_on_jax.py",
+            "backend/test_on_torch.py",
             "process/test_log_beside_bar.py",
             "report/test_real_runs.py",
             "testing/drills",
