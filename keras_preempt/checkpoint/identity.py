@@ -95,15 +95,17 @@ def _checked(store: Store, wanted: dict[str, Any]) -> dict[str, Any]:
         shown = differences[:_SHOWN]
         if len(differences) > _SHOWN:
             shown.append(f"and {len(differences) - _SHOWN} more")
+        elsewhere = _of_another_backend(stored, wanted)
+        older = not elsewhere and all(f": expected {_ABSENT}, " in each for each in differences)
         raise IdentityMismatch(
             f"Expected the model and configuration that {store.url} was started with. Received: "
             f"{len(differences)} {'difference' if len(differences) == 1 else 'differences'}:\n  "
             + "\n  ".join(shown)
             + "\n"
-            + _of_another_backend(stored, wanted)
+            + elsewhere
             + "Pass another directory for this run, or go back to the program that started it. "
             + (_NUMBERS_DIFFER if _differ_in_numbers_alone(stored, wanted) else "")
-            + (_OLDER_RELEASE if all(f": expected {_ABSENT}, " in each for each in differences) else "")
+            + (_OLDER_RELEASE if older else "")
             + "Nothing was changed."
         )
     return stored

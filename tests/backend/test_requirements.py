@@ -194,9 +194,13 @@ def test_a_version_that_is_too_old_is_refused_with_what_to_install(
 def stated_bounds(extra: str = "") -> dict[str, str]:
     """The lower bounds in pyproject.toml of what is imported, by package; or those of one extra alone."""
     # tomllib came with Python 3.11, and a quoted requirement is easily told from everything else in the file.
-    text = (verify.REPOSITORY / "pyproject.toml").read_text().partition("dev = [")[0]
-    of_jax = next(line for line in text.splitlines() if line.startswith("jax = ["))
-    quoted = re.findall(r'"([a-z0-9-]+>=[0-9.]+)"', of_jax if extra == "jax" else text.replace(of_jax, ""))
+    text = (verify.REPOSITORY / "pyproject.toml").read_text()
+    of = {
+        name: next(line for line in text.splitlines() if line.startswith(f"{name} = ["))
+        for name in ("jax", "torch")
+    }
+    rest = text.partition("dev = [")[0].replace(of["jax"], "")
+    quoted = re.findall(r'"([a-z0-9-]+>=[0-9.]+)"', of.get(extra, rest))
     stated = [Requirement(line) for line in quoted]
     return {each.name: str(each.specifier).removeprefix(">=") for each in stated}
 

@@ -154,11 +154,15 @@ class InputFeed(abc.ABC):
     draws_early: ClassVar[bool] = False
     """Whether Keras draws a batch before it calls the hooks of its step: a state of an iterator is one batch ahead."""
 
-    in_workers: Sequence[Any] = ()
-    """The user's functions that processes run which begin anew, without the batches before, after a restart."""
+    @property
+    def in_workers(self) -> Sequence[Any]:
+        """The user's functions that processes run which begin anew, without the batches before, after a restart."""
+        return ()
 
-    redraws: bool = False
-    """Whether the first batches of an input that is indexed are drawn nevertheless, of its last iterator."""
+    @property
+    def redraws(self) -> bool:
+        """Whether the first batches of an input that is indexed are drawn nevertheless, of its last iterator."""
+        return False
 
     def kept_states(self) -> contextlib.AbstractContextManager[None]:
         """Returns a block within which iterators may be made that leave no trace in a global random state."""

@@ -104,7 +104,7 @@ class TorchFeed(InputFeed):
 
     def random_before(self) -> tuple[Any, Any, Mapping[str, Any]] | None:
         before = self.before_draw
-        return None if before is None else (before.python, before.numpy, before.torch)
+        return None if before is None else (before.python, before.numpy, before.devices)
 
     def knows(self, data: Any) -> None:
         """Counts the generators of a loader, such as that of the validation data, among those of this data."""

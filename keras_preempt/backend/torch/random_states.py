@@ -63,13 +63,13 @@ class GeneratorStates:
     """The states of all generators at one moment.
 
     Attributes:
-        torch: Of torch, by device.
+        devices: Of torch, by device.
         own: Of the generators that the data has for itself.
         python: Python's; None if what comes next is known not to draw from it, or from NumPy's.
         numpy: NumPy's.
     """
 
-    torch: Mapping[str, Array]
+    devices: Mapping[str, Array]
     own: Sequence[Array]
     python: Any = None
     numpy: Any = None
@@ -82,7 +82,7 @@ class GeneratorStates:
         return cls(states(), of_data, random.getstate(), np.random.get_state(legacy=True))
 
     def apply(self, own: Sequence[torch.Generator]) -> None:
-        restore(self.torch)
+        restore(self.devices)
         apply_own(self.own, own)
         if self.python is not None:
             random.setstate(self.python)
@@ -90,14 +90,14 @@ class GeneratorStates:
 
     def is_like(self, other: GeneratorStates) -> bool:
         def flat(states: GeneratorStates) -> list[bytes]:
-            arrays = [*states.torch.values(), *states.own, *(states.numpy or ())[1:2]]
+            arrays = [*states.devices.values(), *states.own, *(states.numpy or ())[1:2]]
             return [np.asarray(each).tobytes() for each in arrays]
 
         return flat(self) == flat(other) and self.python == other.python
 
     def to_plain(self) -> dict[str, Any]:
         """Returns it as plain data with arrays; see `keras_preempt.state.plain`."""
-        found: dict[str, Any] = {"torch": dict(self.torch), "own": list(self.own)}
+        found: dict[str, Any] = {"torch": dict(self.devices), "own": list(self.own)}
         if self.python is not None:
             version, words, gauss = self.python
             found |= {"python": (version, np.array(words, np.uint64), gauss), "numpy": self.numpy}

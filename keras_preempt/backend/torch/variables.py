@@ -111,10 +111,10 @@ class TorchVariables(Variables):
 
 
 def _parameters(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """Returns the parameters that are attributes of a module; what Keras tracks is in a dictionary beside them."""
+    """Yields the parameters that are attributes of a module; what Keras tracks is in a dictionary beside them."""
     if isinstance(module, torch.nn.ParameterDict):
-        return iter(())
-    return torch.nn.Module.named_parameters(module, recurse=False)
+        return
+    yield from torch.nn.Module.named_parameters(module, recurse=False)
 
 
 def _is_cast(variable: Any) -> bool:
