@@ -78,6 +78,10 @@ class Variables:
 
         return is_a(value, keras.Variable)
 
+    def may_change(self, value: Any) -> bool:
+        """Whether a value that a metric has returned may be another one once the metric has counted more."""
+        return self.is_variable(value)
+
     def is_tensor(self, value: Any) -> bool:
         """Whether a value is a tensor or a variable."""
         raise NotImplementedError

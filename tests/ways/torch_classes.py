@@ -26,6 +26,25 @@ def wrapped() -> keras.Model:
     return keras.Sequential([keras.Input((4,)), layers.Dense(5), wrapper, layers.Dense(3)])
 
 
+class Seen(keras.metrics.Metric):
+    """A metric whose result is a view of its variable, as that of Keras' FalsePositives is."""
+
+    def __init__(self) -> None:
+        super().__init__(name="seen")
+        self.count = self.add_weight(shape=(1,), initializer="zeros", name="count")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.count.assign(self.count + len(y_true))
+
+    def result(self) -> Any:
+        return self.count.value[0]
+
+
+class Measured(Subclassed):
+    def compile(self, **options: Any) -> None:
+        super().compile(**{**options, "metrics": [Seen()]})
+
+
 class Drawing(Subclassed):
     def __init__(self) -> None:
         super().__init__()

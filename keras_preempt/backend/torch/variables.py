@@ -76,6 +76,10 @@ class TorchVariables(Variables):
             return hash(part.place)
         return id(part.generator if isinstance(part, PlainGenerator) else part)
 
+    def may_change(self, value: Any) -> bool:
+        """See `Variables.may_change`: the result of a metric may be a view of its variable."""
+        return self.is_tensor(value)
+
     def is_tensor(self, value: Any) -> bool:
         return self.is_variable(value) or isinstance(value, torch.Tensor)
 

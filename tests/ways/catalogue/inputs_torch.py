@@ -232,4 +232,11 @@ WAYS = (
         _of_class("Subclassed", jit_compile=True),
         {ONE: Exact("torch compiles the step to the same code")},
     ),
+    Way(
+        "torch-metric",
+        "a metric whose result is a view of its variable, which a validation changes",
+        _of_class("Measured"),
+        {ONE: Exact("it remembers nothing else")},
+        ("test 0", "test_batch 2", "batch 3"),
+    ),
 )
