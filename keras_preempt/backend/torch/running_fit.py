@@ -8,14 +8,16 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import Any
 
-from keras_preempt.backend.bytecode import names_in
+from keras_preempt.backend.bytecode import names_in, stored_attributes
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.keras.model_parts import layers_of
 from keras_preempt.backend.keras.running_fit import RunningFit, TracedStep
 from keras_preempt.backend.torch.feed import TorchFeed
-from keras_preempt.backend.user_code import is_of_keras
+
+_LIBRARIES = ("keras", "torch", "builtins")
 
 _REMEMBERS = "the code of the model keeps what it remembers in variables, or in buffers of torch's modules"
 
@@ -34,11 +36,30 @@ def sums_gradients(train_step: Any) -> bool:
     return "backward" in named and named.isdisjoint({"zero_grad", "train_step"})
 
 
+_ONCE = ("__init__", "build", "compile", "get_config", "from_config")
+"""Methods that no step calls."""
+
+_KEEPING = {"append", "extend", "insert", "setdefault", "setattr"}
+
+
+def _remembers(kind: type) -> bool:
+    """Whether methods that a step may call keep something in attributes, as far as the code of a class shows."""
+    own = [base for base in kind.__mro__ if base.__module__.partition(".")[0] not in _LIBRARIES]
+    functions = [
+        inspect.unwrap(value.fget if isinstance(value, property) else value)
+        for base in own
+        for name, value in vars(base).items()
+        if name not in _ONCE and isinstance(value, (FunctionType, property))
+    ]
+    codes = [code for function in functions if (code := getattr(function, "__code__", None)) is not None]
+    return any(stored_attributes(code) or names_in(code) & _KEEPING for code in codes)
+
+
 class TorchStep(TracedStep):
     """The step of a fit, which runs as Python code: what it draws comes from generators whose states are saved."""
 
     def __init__(self, model: Any) -> None:
-        own = [layer for layer in layers_of(model) if not is_of_keras(type(layer))]
+        own = any(_remembers(kind) for kind in {type(layer) for layer in layers_of(model)})
         self.condition = _REMEMBERS if own else ""
         if model.jit_compile and not model.run_eagerly:
             self.condition = " and ".join(filter(None, (_COMPILED, self.condition)))
