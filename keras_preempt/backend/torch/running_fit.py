@@ -45,13 +45,15 @@ _KEEPING = {"append", "extend", "insert", "setdefault", "setattr"}
 def _remembers(kind: type) -> bool:
     """Whether methods that a step may call keep something in attributes, as far as the code of a class shows."""
     own = [base for base in kind.__mro__ if base.__module__.partition(".")[0] not in _LIBRARIES]
-    functions = [
-        inspect.unwrap(value.fget if isinstance(value, property) else value)
+    functions: list[Any] = [
+        value.fget if isinstance(value, property) else value
         for base in own
         for name, value in vars(base).items()
         if name not in _ONCE and isinstance(value, (FunctionType, property))
     ]
-    codes = [code for function in functions if (code := getattr(function, "__code__", None)) is not None]
+    codes = [
+        inspect.unwrap(function).__code__ for function in functions if isinstance(function, FunctionType)
+    ]
     return any(stored_attributes(code) or names_in(code) & _KEEPING for code in codes)
 
 
