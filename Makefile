@@ -34,7 +34,7 @@ help: ## Show this list
 setup: $(READY) ## Create .venv with the package and everything it is developed with
 
 demo: $(READY) ## Train real digits with 2 workers, preempt them twice, and compare every bit (up to 3 minutes; BACKEND=jax or torch)
-	$(DEMO_ENV) $(BIN)/keras-preempt $(subst 2 --pre,$(DEMO_WORKERS) --pre,drill --workers 2 --preempt 2 --seed 1) -- \
+	$(DEMO_ENV) $(BIN)/keras-preempt $(subst 2 --pre,$(DEMO_WORKERS) --pre,drill --workers 2 --preempt 2 --seed 1 --standby) -- \
 		$(BIN)/python examples/digits.py runs/digits
 
 test: lint ## Lint, types and all tests but the long ones (8 to 12 minutes; DURATIONS=1 keeps what they take)

@@ -9,6 +9,8 @@ when it comes how far:
 - resume: `fit` begins, the workers agree on the checkpoint, read and restore it;
 - step: the first new step, with its trace and compilation.
 
+The drill of `make demo` says what its preemptions cost in all, with and without standbys.
+
 Beside it what cannot be had for less without a standby: the same script in plain Keras from its start to its first
 step, the imports alone, and an empty process.
 """
@@ -35,6 +37,7 @@ from keras_preempt.cluster import RestartPolicy, Supervisor
 
 SCRIPT = Path(__file__).parent / "scripts" / "restart_job.py"
 PARTS = {"start": "script", "import": "imported", "build": "built", "resume": "training", "step": "step"}
+EXAMPLE = Path(__file__).parents[1] / "examples" / "digits.py"
 AIM, SECONDS = 0.35, 2.0
 
 _TIMEOUT = 90.0  # seconds for one start
@@ -219,6 +222,40 @@ def compare(job: Job, restarts: int, rounds: int, aims: Aims) -> str:
     return f"{job}\n\n" + table(["seconds, of the median restart", *PARTS, "whole"], rows)
 
 
+def compare_drills(rounds: int, aims: Aims) -> str:
+    """Drills the example of `make demo` in turns; returns a table, and judges it."""
+    lost: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(rounds):
+        for standby, found in lost.items():
+            found.append(drill(standby))
+    medians = {standby: statistics.median(found) for standby, found in lost.items()}
+    ratio = medians[True] / medians[False]
+    tell("seconds lost in `make demo`, with standbys", "without", ratio, better="less")
+    aims.check("seconds lost in the drill with standbys over without", ratio, "at most", 0.5)
+    rows = [
+        ["drill --standby" if standby else "drill", f"{median:.1f}"] for standby, median in medians.items()
+    ]
+    return "the drill of make demo\n\n" + table(["seconds lost in two preemptions", "median"], rows)
+
+
+def drill(standby: bool) -> float:
+    """Returns how many seconds longer the preempted run took than the undisturbed one."""
+    options = ["--workers", "2", "--preempt", "2", "--seed", "1", *["--standby"] * standby, "--json"]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "keras_preempt", "drill", *options, "--"]
+        variables = {**os.environ, **_ENVIRONMENT, "KERAS_BACKEND": "tensorflow"}
+        done = subprocess.run(
+            [*command, sys.executable, str(EXAMPLE), folder],
+            capture_output=True,
+            text=True,
+            env={name: value for name, value in variables.items() if value is not None},
+        )
+    if done.returncode != 0:
+        raise RestartFailed("\n".join(done.stderr.splitlines()[-40:]))
+    found: float = json.loads(done.stdout)["seconds_lost"]
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--backends", nargs="+", choices=[*IMPORTS], default=[*IMPORTS])
@@ -228,24 +265,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--restarts", type=int, default=3, help="in each run")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument(
+        "--drills", type=int, default=3, help="each with standbys and without; takes 4 minutes"
+    )
     parser.add_argument("--quick", action="store_true", help="one restart of one small job")
     options = parser.parse_args(arguments)
     if options.quick:
         options.sizes, options.workers, options.restarts, options.rounds = ["small"], [1], 1, 1
+        options.drills = 0
     print(f"{conditions('keras', *options.backends, 'numpy')}.\n", flush=True)
     aims = Aims(apply=not options.quick)
-    for backend in options.backends:
-        for size in options.sizes:
-            for workers in [each for each in options.workers if size == "small" or each == 1]:
-                try:
-                    print(
-                        compare(Job(backend, size, workers), options.restarts, options.rounds, aims),
-                        end="\n\n",
-                        flush=True,
-                    )
-                except RestartFailed as error:
-                    print(f"FAILED: {error}", file=sys.stderr)
-                    return 1
+    jobs = [
+        Job(backend, size, workers)
+        for backend in options.backends
+        for size in options.sizes
+        for workers in options.workers
+        if size == "small" or workers == 1
+    ]
+    try:
+        for job in jobs:
+            print(compare(job, options.restarts, options.rounds, aims), end="\n\n", flush=True)
+        if options.drills:
+            print(compare_drills(options.drills, aims), flush=True)
+    except RestartFailed as error:
+        print(f"FAILED: {error}", file=sys.stderr)
+        return 1
     return aims.report()
 
 

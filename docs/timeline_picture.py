@@ -18,7 +18,7 @@ from pictures import PALETTES, draw, svg, text
 
 ROOT = Path(__file__).parent.parent
 RECORD = Path(__file__).with_name("timeline_record.json")
-COMMAND = ["drill", "--workers", "2", "--preempt", "2", "--seed", "1", "--json"]
+COMMAND = ["drill", "--workers", "2", "--preempt", "2", "--seed", "1", "--standby", "--json"]
 SCRIPT = ["python", "examples/digits.py", "runs/digits"]
 
 #: The spans of a report that are drawn alike.

@@ -80,6 +80,7 @@ def __getattr__(name: str) -> Any:
     check_installed()
     import keras
 
+    _keep_compiled_programs()
     backend = keras.backend.backend()
     if name in _OF_TENSORFLOW and backend != "tensorflow":
         raise ImportError(
@@ -89,3 +90,13 @@ def __getattr__(name: str) -> Any:
         )
     home = _HOMES.get(name) or f"keras_preempt.backend.{backend}.{_OF_BACKENDS[name]}"
     return getattr(import_module(home), name)
+
+
+def _keep_compiled_programs() -> None:
+    if "jax" in sys.modules and os.environ.get("KERAS_PREEMPT_STATUS_DIR"):
+        from keras_preempt.backend.jax.compiled_programs import keep_by_every_process
+
+        keep_by_every_process()
+
+
+_keep_compiled_programs()  # Scripts import Keras first; what they compile before they use the callback counts, too.

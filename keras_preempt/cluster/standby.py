@@ -16,14 +16,15 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from keras_preempt.checkpoint.machine_memory import available
 from keras_preempt.cluster.local import LocalCluster
+from keras_preempt.cluster.status import incarnation_folder
 from keras_preempt.cluster.worker import Kept, launch
-from keras_preempt.process.environment import STANDBY
+from keras_preempt.process.environment import INCARNATION, STANDBY
 from keras_preempt.report.status import imports_file, process_file
 
 _SITE = Path(__file__).with_name("standby_site")
@@ -31,6 +32,7 @@ _ANSWER = 0.5  # seconds for a standby that waits to answer
 _IDLE = 0.25  # the share of the processors that is idle before standbys are started,
 _BUSY_SECONDS = 20.0  # or the seconds that training has gone on
 _LONGEST_IMPORT = 300.0  # seconds
+_LOOK = 0.2  # seconds between two looks at standbys that import
 _MOST_IMPORTED = 2 << 30  # bytes that imports take, before one has told
 _ROOM = 2  # times the memory of a standby that must be free
 
@@ -120,29 +122,53 @@ class _Standby:
         return line.decode("utf-8", "replace")
 
 
+@dataclass
+class ImportNotes:
+    """What the workers of a command import, which a later job of the same command can be given.
+
+    Attributes:
+        heads: The imports by worker, from its last start without a standby.
+        size: Bytes of memory that they take; 0: not known yet.
+        over: Whether there are to be no standbys.
+    """
+
+    heads: dict[int, list[Any]] = field(default_factory=dict)
+    size: int = 0
+    over: bool = False
+
+
 class Standbys:
-    """The standbys of one job, at most one for each worker.
+    """The standbys of one job, at most one for each worker and start.
 
     Args:
         command: What the workers run.
         say: Called with a line, once, when there are to be no standbys any more.
         unheard_grace: See `keeper`.
         cwd: Working directory of the workers.
+        notes: What the workers of an earlier job have imported.
+        starts: How many starts to prepare before the job begins, if the imports are known; 0: none is ever prepared,
+            the imports are only noted.
     """
 
     def __init__(
-        self, command: Sequence[str], say: Callable[[str], None], unheard_grace: float, cwd: Path | None
+        self,
+        command: Sequence[str],
+        say: Callable[[str], None],
+        unheard_grace: float,
+        cwd: Path | None,
+        notes: ImportNotes,
+        starts: int = 1,
     ) -> None:
         self._command = list(command)
         self._say = say
         self._unheard_grace = unheard_grace
         self._cwd = cwd
-        self._over = False
-        self._waiting: dict[int, _Standby] = {}
+        self._notes = notes
+        self._starts = starts
+        self._prepared = False
+        self._waiting: dict[tuple[int, int], _Standby] = {}  # By incarnation and worker.
         self._workers: list[_Standby] = []  # Those that have become workers, until their training begins.
         self._cluster: LocalCluster | None = None
-        self._heads: dict[int, list[Any]] = {}  # By worker, from its last start without a standby.
-        self._size = 0
         self._began: float | None = None  # When all workers trained.
         self._processors: tuple[float, float] | None = None
         if (why := why_not(command)) is not None:
@@ -150,11 +176,11 @@ class Standbys:
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Returns the environment for a worker that starts without a standby."""
-        return dict(environment) if self._over else noting(environment)
+        return dict(environment) if self._notes.over else noting(environment)
 
     def take(self, index: int, environment: Mapping[str, str]) -> Kept | None:
         """Makes a standby the worker of this number; returns the process, None if the worker has to be started."""
-        standby = self._waiting.pop(index, None)
+        standby = self._waiting.pop((int(environment[INCARNATION]), index), None)
         if standby is None:
             return None
         self._hear(standby)
@@ -177,32 +203,51 @@ class Standbys:
         """How many have imported what they import, and wait."""
         return sum(standby.pid > 0 for standby in [*self._waiting.values()])
 
-    def look(self, status_dir: Path, following: Path, cluster: LocalCluster) -> None:
+    def prepare(self, root: Path, cluster: LocalCluster, stopped: Callable[[], bool]) -> None:
+        """Called before the first start: starts standbys for later ones, and waits until they are ready.
+
+        Args:
+            root: Where the incarnations have their folders.
+            cluster: The workers, not started yet.
+            stopped: Whether to wait no longer.
+        """
+        if self._notes.over or not self._notes.heads or not self._starts:
+            return
+        numbers = range(1, self._starts + 1)
+        if self._has_room(cluster.size * self._starts):
+            self._prepared = True
+            self._say(f"{cluster.size * self._starts} standbys import ahead, for the starts to come")
+            for number in numbers:
+                self._start_all(root, number, cluster)
+        while not self._notes.over and self.ready < len(self._waiting) and not stopped():
+            missing = [each for each in self._waiting.values() if not each.pid]
+            select.select([each.channel for each in missing], [], [], _LOOK)
+            self._hear_all()
+
+    def look(self, root: Path, number: int, cluster: LocalCluster) -> None:
         """Called about once a second while workers run: starts standbys for the next start when the machine is idle.
 
         Args:
-            status_dir: Where the workers of this incarnation report.
-            following: The same of the next one.
+            root: Where the incarnations have their folders.
+            number: The incarnation that runs.
             cluster: The workers.
         """
         if self._cluster is not cluster:
             self._cluster, self._began = cluster, None
         self._hear_workers()
-        if self._over:
+        if self._notes.over:
             return
-        for standby in list(self._waiting.values()):
-            self._hear(standby)
-        if self._over or not self._all_train(status_dir, cluster):
+        self._hear_all()
+        if (
+            self._notes.over
+            or self._prepared
+            or not self._all_train(root / incarnation_folder(number), cluster)
+        ):
             return
         if self._waiting:
-            if available() < _ROOM * self._size:
-                self._give_up(self._no_room())
-        elif self._is_idle():
-            if self._size and available() < (_ROOM + cluster.size - 1) * self._size:
-                self._give_up(self._no_room())
-                return
-            for index, environment in enumerate(cluster.environments):
-                self._start(index, environment, following)
+            self._has_room(1)
+        elif self._starts and self._is_idle() and self._has_room(cluster.size):
+            self._start_all(root, number + 1, cluster)
 
     def close(self) -> None:
         self._end_all()
@@ -210,22 +255,33 @@ class Standbys:
             standby.channel.close()
         self._workers.clear()
 
-    def _start(self, index: int, environment: Mapping[str, str], following: Path) -> None:
+    def _start_all(self, root: Path, number: int, cluster: LocalCluster) -> None:
+        for index, environment in enumerate(cluster.environments):
+            if not self._notes.over:
+                self._start(
+                    number, index, environment, root / incarnation_folder(number) / process_file(index)
+                )
+
+    def _start(self, number: int, index: int, environment: Mapping[str, str], listening: Path) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             wanted = noting(environment, f"{theirs.fileno()}")
             try:
-                listening = str(following / process_file(index))
                 kept = launch(
-                    self._command, wanted, self._cwd, listening, self._unheard_grace, theirs.fileno()
+                    self._command, wanted, self._cwd, str(listening), self._unheard_grace, theirs.fileno()
                 )
             except OSError as error:
                 ours.close()
                 self._give_up(f"a process cannot be started: {error}")
                 return
         with contextlib.suppress(OSError):  # It has ended, which is heard.
-            ours.sendall(_message(self._heads[index]))
-        self._waiting[index] = _Standby(kept, ours, time.monotonic())
+            ours.sendall(_message(self._notes.heads[index]))
+        self._waiting[number, index] = _Standby(kept, ours, time.monotonic())
+
+    def _hear_all(self) -> None:
+        for standby in list(self._waiting.values()):
+            if not self._notes.over:
+                self._hear(standby)
 
     def _hear(self, standby: _Standby) -> None:
         """Listens to a standby that imports or waits."""
@@ -233,7 +289,7 @@ class Standbys:
             what, _, rest = line.partition(" ")
             if what == "ready":
                 standby.pid, standby.size = map(int, rest.split())
-                self._size = max(self._size, standby.size)
+                self._notes.size = max(self._notes.size, standby.size)
             else:
                 self._give_up(rest or "a standby has ended by itself")
                 return
@@ -267,11 +323,13 @@ class Standbys:
                     self._give_up(f"an installed package imports {told['mixed']!r}, which is not one")
                     return False
                 if told.get("heads") is not None:
-                    self._heads[index] = told["heads"]
+                    self._notes.heads[index] = told["heads"]
                     # The process has more than its imports by now; a standby tells what they take.
-                    self._size = self._size or min(int(told["resident"]), _MOST_IMPORTED)
-                elif index not in self._heads:
-                    self._give_up("the command starts Python with another PYTHONPATH than it got")
+                    self._notes.size = self._notes.size or min(int(told["resident"]), _MOST_IMPORTED)
+                elif index not in self._notes.heads:
+                    self._give_up(
+                        "the script hands over to another program, or the command changes PYTHONPATH"
+                    )
                     return False
             self._began = time.monotonic()
             self._processors = None
@@ -286,19 +344,24 @@ class Standbys:
             return True
         return before is not None and now[1] - before[1] >= _IDLE * (now[0] - before[0]) > 0
 
-    def _no_room(self) -> str:
-        return (
-            f"there is not {_ROOM} times the memory free that one takes, {self._size / 1e6:,.0f} MB "
-            f"(free: {available() / 1e6:,.0f} MB)"
-        )
+    def _has_room(self, count: int) -> bool:
+        """Whether there is memory for so many; otherwise there are to be none any more."""
+        size, free = self._notes.size, available()
+        if size and free < (_ROOM + count - 1) * size:
+            self._give_up(
+                f"there is not {_ROOM} times the memory free that one takes, {size / 1e6:,.0f} MB (free: "
+                f"{free / 1e6:,.0f} MB)"
+            )
+            return False
+        return True
 
     def _give_up(self, why: str) -> None:
-        if not self._over:
+        if not self._notes.over:
             self._say(f"no standby, so workers start as without --standby: {why}")
+        self._notes.over = True
         self._end_all()
 
     def _end_all(self) -> None:
-        self._over = True
         for standby in self._waiting.values():
             _end(standby)
         self._waiting.clear()

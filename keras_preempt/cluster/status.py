@@ -75,6 +75,11 @@ class WorkerStatus:
         )
 
 
+def incarnation_folder(incarnation: int) -> str:
+    """Returns the name of the folder in which the workers of one start report."""
+    return f"{incarnation:05d}"
+
+
 def read_statuses(directory: Path, workers: int) -> dict[int, WorkerStatus]:
     """Reads what workers 0 to ``workers - 1`` left in a directory, without those that were killed before they could."""
     found = {index: _read(directory / f"worker-{index}.json") for index in range(workers)}

@@ -30,8 +30,9 @@ from keras_preempt.cluster.outcome import (
     exit_status,
     judge,
 )
-from keras_preempt.cluster.standby import Standbys
+from keras_preempt.cluster.standby import ImportNotes, Standbys
 from keras_preempt.cluster.status import (
+    incarnation_folder,
     overdue,
     read_cloud,
     read_in_memory,
@@ -42,7 +43,7 @@ from keras_preempt.cluster.status import (
     recorded_steps,
 )
 from keras_preempt.process import this_process
-from keras_preempt.process.environment import END_TIME, INCARNATION, STATUS_DIR
+from keras_preempt.process.environment import END_TIME, INCARNATION, JAX_CACHE, STATUS_DIR
 from keras_preempt.process.exit_codes import EXIT_INTERRUPTED, EXIT_NOT_SAVED
 
 _ANSWERED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -73,7 +74,9 @@ class Supervisor:
             job is then restarted without counting the failure. None: it was not expected.
         cwd: As in ``LocalCluster``.
         stopping: Called once, from a signal handler, when the job is told to stop.
-        standby: Whether to keep a process for each worker that has imported what its script imports.
+        standby: For how many starts to have processes ready that have imported what the script imports: 0 or 1, or
+            more if `notes` has the imports of an earlier job, when they are prepared before this one begins.
+        notes: Where to note the imports; None: only where `standby` needs them.
     """
 
     def __init__(
@@ -89,7 +92,8 @@ class Supervisor:
         expected: Callable[[Incarnation], str | None] = lambda incarnation: None,
         cwd: Path | None = None,
         stopping: Callable[[], None] = lambda: None,
-        standby: bool = False,
+        standby: int = 0,
+        notes: ImportNotes | None = None,
     ):
         self._workers = workers
         self._command = command
@@ -102,8 +106,11 @@ class Supervisor:
         self._cwd = cwd
         self._stopping = stopping
         unheard_grace = self._policy.unheard_grace
-        self._standbys = Standbys(command, say, unheard_grace, cwd) if standby else None
-        self._cluster: LocalCluster | None = None
+        self._standbys: Standbys | None = None
+        if standby or notes is not None:
+            self._standbys = Standbys(command, say, unheard_grace, cwd, notes or ImportNotes(), standby)
+        self._cluster: LocalCluster | None = None  # Once all its workers have started.
+        self._begun: LocalCluster | None = None
         self._stop: signal.Signals | None = None
         self._pending: collections.deque[signal.Signals] = collections.deque()
         self._interrupts = 0
@@ -148,7 +155,7 @@ class Supervisor:
         Returns:
             The id of the process of the command; 0 if it is gone already.
         """
-        cluster = self._cluster
+        cluster = self._begun  # A worker that was a standby may train before the next one has started.
         if cluster is None:
             return 0
         send = cluster.signal if number == signal.SIGKILL else cluster.signal_command
@@ -215,12 +222,11 @@ class Supervisor:
             self._say(f"incarnation {incarnation.number} was {ended} ({saved}): starting again")
 
     def _run_once(self, number: int, root: Path) -> Incarnation:
-        status_dir = root / f"{number:05d}"
+        status_dir = root / incarnation_folder(number)
         status_dir.mkdir()
         env = {
             INCARNATION: str(number),
             STATUS_DIR: str(status_dir),
-            **compile_cache(root),
             **read_cloud(root),
             **self._end_time(),
             **self._environment(number),
@@ -230,12 +236,15 @@ class Supervisor:
             self._workers,
             self._command,
             env=env,
+            worker_env=_compiled_programs(root, self._workers, env),
             log=self._log,
             prefix=self._prefix,
             unheard_grace=policy.unheard_grace,
             cwd=self._cwd,
             ahead=self._standbys,
         )
+        if self._standbys is not None and number == 0:
+            self._standbys.prepare(root, cluster, lambda: self._stop is not None)
         started_at, timed_out, told, stuck = time.monotonic(), False, False, dict[int, int]()
         watch = None if self._limits is None else HangWatch(status_dir, cluster, self._limits, self._say)
 
@@ -244,7 +253,7 @@ class Supervisor:
             if watch is not None:
                 watch.look(policy.failure_grace)
             if self._standbys is not None and self._stop is None:
-                self._standbys.look(status_dir, root / f"{number + 1:05d}", cluster)
+                self._standbys.look(root, number, cluster)
             left = self._left()
             if left <= 0 and not told:
                 told = True
@@ -266,6 +275,7 @@ class Supervisor:
         with contextlib.ExitStack() as ending:
             if watch is not None:
                 ending.callback(watch.close)
+            self._begun = cluster
             ending.enter_context(cluster)
             self._cluster = cluster
             self._deliver()
@@ -281,7 +291,7 @@ class Supervisor:
                 self._say(f"{error} Ending it.")
                 cluster.kill_all(policy.failure_grace)
             finally:
-                self._cluster = None
+                self._cluster = self._begun = None
         statuses = read_statuses(status_dir, self._workers)
         listening = read_listening(status_dir, self._workers)
         wrapped = [index for index, pid in listening.items() if pid != cluster.pids[index]]
@@ -368,6 +378,10 @@ class Supervisor:
                 self._cluster.signal_all(signal.SIGKILL)
             else:
                 self._cluster.signal_all(signal.SIGTERM if received is signal.SIGHUP else received)
+
+
+def _compiled_programs(root: Path, workers: int, env: Mapping[str, str | None]) -> dict[int, dict[str, str]]:
+    return {} if JAX_CACHE in env else {index: compile_cache(root, index) for index in range(workers)}
 
 
 def _failure_code(incarnation: Incarnation) -> int:

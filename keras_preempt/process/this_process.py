@@ -10,7 +10,6 @@ import time
 from types import ModuleType
 
 from keras_preempt import __version__
-from keras_preempt.process.environment import STANDBY
 
 _LOADED_AT = time.time()
 
@@ -29,13 +28,13 @@ def started_at() -> float:
     return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
 
 
-def imports_told() -> dict[str, object] | None:
-    """Returns what the script has imported, for the launcher that prepares the next start; None if none asks.
+def imports_told() -> dict[str, object]:
+    """Returns what the script has imported, for the launcher that prepares the next start, if it is known.
 
     From then on a process that was a standby never starts its script again.
     """
-    if (standby := _standby()) is None:  # Or Python did not run the launcher's part.
-        return {"pid": os.getpid()} if STANDBY in os.environ else None
+    if (standby := _standby()) is None:
+        return {"pid": os.getpid()}
     told: dict[str, object] = standby.told()
     return told
 

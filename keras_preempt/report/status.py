@@ -89,8 +89,7 @@ class Status:
 
     def began_training(self) -> None:
         """The first step is next."""
-        if (told := this_process.imports_told()) is not None:
-            leave_file(imports_file(_worker(0)), told)
+        leave_file(imports_file(_worker(0)), this_process.imports_told())
         self._training_since = time.time()
         spent = sum(self._seconds.values())
         self._seconds["import and build"] = max(0.0, time.time() - this_process.started_at() - spent)

@@ -14,6 +14,7 @@ from typing import Any
 
 from keras_preempt.cluster import RestartPolicy, Supervisor
 from keras_preempt.cluster.outcome import SupervisorReport
+from keras_preempt.cluster.standby import ImportNotes
 from keras_preempt.cluster.worker import LEFT_BEHIND
 
 REPOSITORY = Path(__file__).parents[2]
@@ -91,7 +92,8 @@ class Installation:
         self,
         command: list[str],
         *,
-        standby: bool,
+        standby: int,
+        known: ImportNotes | None = None,
         workers: int = 1,
         restarts: int = 1,
         wait: bool = True,
@@ -133,6 +135,7 @@ class Installation:
             environment=variables,
             cwd=self.folder,
             standby=standby,
+            notes=known,
         )
         over = threading.Event()
 

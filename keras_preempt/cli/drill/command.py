@@ -35,6 +35,7 @@ from keras_preempt.cli.options import (
 )
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cluster import RestartPolicy
+from keras_preempt.cluster.standby import ImportNotes
 from keras_preempt.notices.signals import parse_signals
 from keras_preempt.training.save.memory_options import memory_options
 from keras_preempt.training.save.schedule import schedule_from_text
@@ -231,7 +232,7 @@ def drill(as_json: bool, **values: Any) -> int:
                 options.save_every,
                 options.memory_every,
                 options.grace,
-                options.standby,
+                ImportNotes() if options.standby else None,
             )
             places = WorkingDirectories(scratch, directories.path, isolate=options.isolate)
             terminal.say("drill 1 of 2: undisturbed", style="bold")

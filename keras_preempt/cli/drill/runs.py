@@ -17,6 +17,7 @@ from keras_preempt.cli.drill.signaller import signaller
 from keras_preempt.cli.drill.step_records import RunRecord, read_run_record
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cluster import RestartPolicy, Supervisor, SupervisorReport
+from keras_preempt.cluster.standby import ImportNotes
 from keras_preempt.process.environment import (
     DRILL,
     DRILL_DIRECTORY,
@@ -56,7 +57,7 @@ class Trainer:
     save_every: str | None  # The schedule of saves for the script; None for its own.
     memory_every: str | None  # The same in memory.
     grace: float | None  # The grace period for the script, in seconds; None for its own.
-    standby: bool
+    notes: ImportNotes | None  # What the script imports, for standbys; None: there are to be none.
 
     def train(
         self,
@@ -104,7 +105,8 @@ class Trainer:
                 expected=judge.why_expected,
                 cwd=cwd,
                 stopping=self.terminal.hurry,
-                standby=self.standby and bool(plan),  # Nothing else is started again.
+                standby=0 if self.notes is None else len(plan),  # Nothing else is started again.
+                notes=self.notes,
             )
             report = supervisor.run()
             signals.settle()

@@ -19,7 +19,7 @@ import pytest
 from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer
 
 from keras_preempt.backend import requirements, versions
-from keras_preempt.backend.jax import distributed
+from keras_preempt.backend.jax import compiled_programs, distributed
 from keras_preempt.backend.jax.backend import BACKEND
 from keras_preempt.backend.jax.feed import JaxFeed
 from keras_preempt.backend.jax.running_fit import JaxFit
@@ -53,6 +53,27 @@ def test_the_distributed_state_of_a_job_has_this_and_a_jax_without_it_is_refused
     monkeypatch.setattr(distributed, "importlib", SimpleNamespace(import_module=lambda _: module))
     with pytest.raises(UnsupportedJax, match=f"the attribute {name} of its distributed state"):
         distributed.client()
+
+
+def test_programs_are_written_by_a_function_of_this_form() -> None:
+    compiler = importlib.import_module("jax._src.compiler")
+    cache = importlib.import_module("jax._src.compilation_cache")
+    write, put = getattr(compiler, compiled_programs._WRITE), getattr(cache, compiled_programs._PUT)
+    assert [*inspect.signature(write).parameters] == [
+        "cache_key",
+        "compile_time_secs",
+        "module_name",
+        "backend",
+        "executable",
+        "host_callbacks",
+    ], _changed("_cache_write takes something else")
+    assert [*inspect.signature(put).parameters] == [
+        "cache_key",
+        "module_name",
+        "executable",
+        "backend",
+        "compile_time",
+    ], _changed("put_executable_and_time takes something else")
 
 
 def test_the_distributed_state_knows_its_place() -> None:
