@@ -104,6 +104,11 @@ def _stateful(**options: Any) -> Callable[[], Any]:
     return make
 
 
+def _replayed(run: Run) -> None:
+    run.options["input_state"] = "replay"
+    run.fit(model(run), _loaded(0, shuffle=True, **_WORKERS)())
+
+
 def _weighted() -> Any:
     import torch
 
@@ -187,6 +192,13 @@ WAYS = (
         ),
         _ONCE,
         ("batch 1", "batch 3", "epoch 1", "batch 2", "batch 3"),
+    ),
+    Way(
+        "loader-workers-noisy",
+        'random numbers drawn in worker processes, with `input_state="replay"`',
+        _replayed,
+        _ONCE,
+        EVERYWHERE,
     ),
     Way("loader-stream", "`IterableDataset`", fitted(_loaded(2)), _ONCE, EVERYWHERE),
     Way(
