@@ -10,9 +10,13 @@ Verified with torch 2.14.1; tests/backend/torch/test_workers.py has a worker tha
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
+import multiprocessing
+import os
 import signal
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,14 +27,33 @@ from keras_preempt.backend.keras.replacing import Replacements
 _NOTICES = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
+_started: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The workers that do not hear SIGTERM, by which Python ends those that are left when a process ends."""
+
+
 @contextlib.contextmanager
 def deaf_to_notices() -> Iterator[None]:
     """Blocks these signals in processes and threads that this thread starts within the block."""
+    known = set(multiprocessing.active_children())
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _NOTICES)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if begun := set(multiprocessing.active_children()) - known:
+            atexit.unregister(_end_workers)
+            atexit.register(
+                _end_workers, os.getpid()
+            )  # Last, so that it is called before Python waits for them.
+            _started.update(begun)
+
+
+def _end_workers(process: int) -> None:
+    left = [each for each in _started if each.is_alive()] if os.getpid() == process else []
+    if left:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # For torch the end of a worker is an error.
+        for each in left:
+            each.kill()
 
 
 def _install(replacements: Replacements) -> None:
