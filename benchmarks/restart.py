@@ -80,8 +80,8 @@ class Restart:
         return sum(self.parts.values())
 
 
-def environment(job: Job) -> dict[str, str | None]:
-    return {**_ENVIRONMENT, "KERAS_BACKEND": job.backend}
+def environment(backend: str) -> dict[str, str | None]:
+    return {**_ENVIRONMENT, "KERAS_BACKEND": backend}
 
 
 def restart(job: Job, standby: bool, restarts: int) -> list[Restart]:
@@ -98,7 +98,7 @@ def restart(job: Job, standby: bool, restarts: int) -> list[Restart]:
             policy=RestartPolicy(max_restarts_without_progress=restarts),
             say=lines.append,
             log=lambda index, line: lines.append(f"w{index}: {line}"),
-            environment=lambda number: environment(job),
+            environment=lambda number: environment(job.backend),
             standby=standby,
         )
         over = threading.Event()
@@ -154,7 +154,7 @@ def plain(job: Job) -> float:
     """Returns how long the script takes in plain Keras, from the start of its process to its first step."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
-        _run([str(SCRIPT), folder, job.size, "0"], job)
+        _run([str(SCRIPT), folder, job.size, "0"], job.backend)
         marks: dict[str, float] = json.loads(Path(folder, "0-0.json").read_text())
         return marks["step"] - began
 
@@ -162,15 +162,18 @@ def plain(job: Job) -> float:
 def process(job: Job, program: str) -> float:
     """Returns how long a process takes that runs a program."""
     began = time.monotonic()
-    _run(["-c", program], job)
+    _run(["-c", program], job.backend)
     return time.monotonic() - began
 
 
-def _run(arguments: Sequence[str], job: Job) -> None:
-    command = [sys.executable, *arguments]
-    variables = {**os.environ, **environment(job)}
+def _run(arguments: Sequence[str], backend: str) -> str:
+    """Runs Python; returns what it printed, or raises RestartFailed with its last lines."""
+    variables = {**os.environ, **environment(backend)}
     found = {name: value for name, value in variables.items() if value is not None}
-    subprocess.run(command, check=True, capture_output=True, env=found)
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=found)
+    if done.returncode != 0:
+        raise RestartFailed("\n".join(done.stderr.splitlines()[-40:]))
+    return done.stdout
 
 
 IMPORTS = {
@@ -242,17 +245,9 @@ def drill(standby: bool) -> float:
     """Returns how many seconds longer the preempted run took than the undisturbed one."""
     options = ["--workers", "2", "--preempt", "2", "--seed", "1", *["--standby"] * standby, "--json"]
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "keras_preempt", "drill", *options, "--"]
-        variables = {**os.environ, **_ENVIRONMENT, "KERAS_BACKEND": "tensorflow"}
-        done = subprocess.run(
-            [*command, sys.executable, str(EXAMPLE), folder],
-            capture_output=True,
-            text=True,
-            env={name: value for name, value in variables.items() if value is not None},
-        )
-    if done.returncode != 0:
-        raise RestartFailed("\n".join(done.stderr.splitlines()[-40:]))
-    found: float = json.loads(done.stdout)["seconds_lost"]
+        script = [sys.executable, str(EXAMPLE), folder]
+        told = _run(["-m", "keras_preempt", "drill", *options, "--", *script], "tensorflow")
+    found: float = json.loads(told)["seconds_lost"]
     return found
 
 

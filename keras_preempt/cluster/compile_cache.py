@@ -7,8 +7,6 @@ from pathlib import Path
 
 from keras_preempt.process.environment import JAX_CACHE, JAX_CACHE_ENABLED, JAX_CACHE_LEAST_SECONDS
 
-FOLDER = "compiled"
-
 
 def compile_cache(root: Path, worker: int) -> dict[str, str]:
     """The variables by which JAX keeps below `root` what it compiles; none if the user has chosen a place, or none.
@@ -24,6 +22,6 @@ def compile_cache(root: Path, worker: int) -> dict[str, str]:
     ):
         return {}
     return {
-        JAX_CACHE: str(root / FOLDER / f"w{worker}"),
+        JAX_CACHE: str(root / "compiled" / f"w{worker}"),
         JAX_CACHE_LEAST_SECONDS: os.environ.get(JAX_CACHE_LEAST_SECONDS, "0"),
     }

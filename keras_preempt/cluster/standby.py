@@ -213,11 +213,10 @@ class Standbys:
         """
         if self._notes.over or not self._notes.heads or not self._starts:
             return
-        numbers = range(1, self._starts + 1)
         if self._has_room(cluster.size * self._starts):
             self._prepared = True
             self._say(f"{cluster.size * self._starts} standbys import ahead, for the starts to come")
-            for number in numbers:
+            for number in range(1, self._starts + 1):
                 self._start_all(root, number, cluster)
         while not self._notes.over and self.ready < len(self._waiting) and not stopped():
             missing = [each for each in self._waiting.values() if not each.pid]
@@ -238,15 +237,11 @@ class Standbys:
         if self._notes.over:
             return
         self._hear_all()
-        if (
-            self._notes.over
-            or self._prepared
-            or not self._all_train(root / incarnation_folder(number), cluster)
-        ):
+        if self._notes.over or not self._all_train(root / incarnation_folder(number), cluster):
             return
         if self._waiting:
             self._has_room(1)
-        elif self._starts and self._is_idle() and self._has_room(cluster.size):
+        elif self._starts and not self._prepared and self._is_idle() and self._has_room(cluster.size):
             self._start_all(root, number + 1, cluster)
 
     def close(self) -> None:
@@ -256,11 +251,10 @@ class Standbys:
         self._workers.clear()
 
     def _start_all(self, root: Path, number: int, cluster: LocalCluster) -> None:
+        folder = root / incarnation_folder(number)
         for index, environment in enumerate(cluster.environments):
             if not self._notes.over:
-                self._start(
-                    number, index, environment, root / incarnation_folder(number) / process_file(index)
-                )
+                self._start(number, index, environment, folder / process_file(index))
 
     def _start(self, number: int, index: int, environment: Mapping[str, str], listening: Path) -> None:
         ours, theirs = socket.socketpair()

@@ -201,6 +201,7 @@ class WorkerProcess:
             self._started.set()
             return
         self._keeper = keeper = kept.keeper
+        self._control = kept.control  # Before its output is read: who reads that it trains may signal it.
         assert keeper.stdout is not None
         name = f"worker-{self.index}-output"
         reader = threading.Thread(target=self._read, args=(keeper.stdout,), name=name, daemon=True)
@@ -214,7 +215,6 @@ class WorkerProcess:
 
     def _follow(self, keeper: subprocess.Popen[bytes], control: socket.socket) -> None:
         """Reads what the keeper says until it ends."""
-        self._control = control
         with control.makefile("rb") as words, contextlib.suppress(OSError):
             for word in words:
                 what, _, rest = word.decode("utf-8", "replace").strip().partition(" ")
