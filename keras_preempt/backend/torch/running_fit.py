@@ -82,10 +82,20 @@ class TorchFit(RunningFit):
         model, container = self._model, self._container
         train_function = model.train_function
 
-        def shown(call: Callable[..., Any]) -> Callable[..., Any]:
-            def called(*args: Any, **kwargs: Any) -> Any:
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return train_function(*args, **kwargs)
+            except BaseException as error:
+                if (raised := settle(error)) is error:
+                    raise
+                raise raised from error
+
+        def hook(name: str) -> Callable[..., Any]:
+            function = getattr(type(container()), name)
+
+            def called(batch: int, logs: Any = None) -> Any:
                 try:
-                    return call(*args, **kwargs)
+                    return function(container(), batch, logs)  # The container must not hold itself.
                 except BaseException as error:
                     if (raised := settle(error)) is error:
                         raise
@@ -93,13 +103,6 @@ class TorchFit(RunningFit):
 
             return called
 
-        def hook(name: str) -> Callable[..., Any]:
-            # The container must not hold itself.
-            return shown(
-                lambda *args, **kwargs: getattr(type(held := container()), name)(held, *args, **kwargs)
-            )
-
-        guarded = shown(train_function)
         model.train_function = guarded
         for name in _HOOKS:
             vars(container())[name] = hook(name)
