@@ -34,10 +34,10 @@ NEWEST_JAX = "0.12.0.1"
 OLDEST_KERAS_ON_JAX = "3.15.1"
 """The only version that was verified on JAX so far."""
 
-OLDEST_TORCH = "2.14.1"
+OLDEST_TORCH = "2.6.0"
 """The only version that was verified so far."""
 
-NEWEST_TORCH = "2.14.1"
+NEWEST_TORCH = "2.15.0"
 """A newer one works as long as it has the private names of `backend.torch`."""
 
 OLDEST_KERAS_ON_TORCH = "3.15.1"

@@ -72,6 +72,8 @@ def input_exactness(feed: InputFeed, validation: object = None) -> InputExactnes
     )
     if condition and feed.in_workers:
         condition += ", also in worker processes that have made no batch before"
+    if feed.by_state:
+        condition += ", and the state_dict() of its dataset holds all that the batches depend on"
     doubts = (
         *_doubts_of_pipelines(parts, "training data"),
         *_doubts_of_training(feed, parts),
@@ -84,6 +86,8 @@ def input_exactness(feed: InputFeed, validation: object = None) -> InputExactnes
 def _how(feed: InputFeed, *, in_python: bool) -> str:
     if feed.redraws:
         return "by replay of its epoch: the batches already used are drawn again and dropped"
+    if feed.by_state:
+        return "from what the state_dict() of its loader gave"
     if feed.is_indexed:
         return "in the order of its epoch, of which nothing is drawn again"
     if feed.py_dataset is not None:

@@ -227,11 +227,12 @@ class Input(Component):
             check_length(feed, required)
             order = plain.decode(captured["order"], arrays) if "order" in captured else None
             live = feed.new_at(left, order)
-            how = (
-                f"by replay of its epoch: {counted(left, 'batch')} to draw again"
-                if feed.redraws
-                else _IN_ORDER
-            )
+            if feed.by_state and order is not None and "state" in order:
+                how = "from what the state_dict() of its loader gave"
+            elif feed.redraws or feed.by_state:
+                how = f"by replay of its epoch: {counted(left, 'batch')} to draw again"
+            else:
+                how = _IN_ORDER
         elif left_out:
             check_length(feed, required)
             live, how = feed.new(), _IN_ORDER

@@ -164,6 +164,11 @@ class InputFeed(abc.ABC):
         """Whether the first batches of an input that is indexed are drawn nevertheless, of its last iterator."""
         return False
 
+    @property
+    def by_state(self) -> bool:
+        """Whether an input that is indexed has none of its first batches drawn, but tells and is told where it is."""
+        return False
+
     def kept_states(self) -> contextlib.AbstractContextManager[None]:
         """Returns a block within which iterators may be made that leave no trace in a global random state."""
         return contextlib.nullcontext()

@@ -38,6 +38,7 @@ class TorchFeed(InputFeed):
         self._passed_loader = passed
         self._own: list[torch.Generator] = []
         self.knows(passed)
+        self._keeps_state = loaders.keeps_state(passed)
         self._everything = not self._is_array and (passed is None or not loaders.is_of_tensors(passed))
         # Whether states are taken before each draw, as for the training data; the last ones taken.
         self.records = False
@@ -64,17 +65,25 @@ class TorchFeed(InputFeed):
 
     @property
     def redraws(self) -> bool:
-        if self._is_array or self._passed_loader is None:
+        if self._is_array or self._passed_loader is None or self.by_state:
             return False
-        replays = self.state_limit is not None and self.state_limit.replays
-        return replays or not loaders.is_read_by_index(self._passed_loader)
+        return self._replays or not loaders.is_read_by_index(self._passed_loader)
+
+    @property
+    def by_state(self) -> bool:
+        return self._keeps_state and not self._replays
+
+    @property
+    def _replays(self) -> bool:
+        return self.state_limit is not None and bool(self.state_limit.replays)
 
     @property
     def in_workers(self) -> Sequence[Any]:
         loader = self._passed_loader
         if loader is None or loader.num_workers == 0 or self.redraws or not self._everything:
             return ()
-        return [getattr(loader.dataset, "__getitem__", None), loader.collate_fn]
+        read = "__iter__" if self.by_state else "__getitem__"
+        return [getattr(loader.dataset, read, None), loader.collate_fn]
 
     @property
     def is_coded(self) -> bool:
@@ -160,7 +169,7 @@ class LiveIterator:
     """An iterator over the data of a feed; if it was given a position, it is made at its first draw and begins there.
 
     `order` has the states from which an earlier process has made it: what a callback sets for an epoch, such as
-    `sampler.set_epoch(epoch)`, is set once Keras draws from it.
+    `sampler.set_epoch(epoch)`, is set once Keras draws from it. Where the loader tells where it is, that is in it, too.
     """
 
     def __init__(self, feed: TorchFeed, skip: int = 0, order: Mapping[str, Any] | None = None) -> None:
@@ -173,6 +182,8 @@ class LiveIterator:
             for name in ("made", "began")
         )
         self._present: Any = None  # The states from before the first draw here.
+        self._given = 0  # How many batches of the epoch were drawn.
+        self._state: tuple[int, Any] | None = saved.get("state")  # Where the loader was after so many.
         # Whether it was an iterator of workers that were there before.
         self._again = bool(saved.get("again"))
 
@@ -182,7 +193,8 @@ class LiveIterator:
         if self._made is None:
             return None
         began = None if self._began is None else self._began.to_plain()
-        return {"made": self._made.to_plain(), "began": began, "again": self._again}
+        found = {"made": self._made.to_plain(), "began": began, "again": self._again}
+        return found if self._state is None else {**found, "state": self._state}
 
     def begin(self) -> LiveIterator:
         """Makes the iterator now, as Keras does."""
@@ -207,7 +219,11 @@ class LiveIterator:
             feed.before_draw = now = feed.snapshot()
             if self._began is None:
                 self._began = now
-        return next(self._batches)
+            if feed.by_state:
+                self._state = self._given, loaders.state_of(feed.loader())
+        batch = next(self._batches)
+        self._given += 1
+        return batch
 
     def _begin_again(self) -> None:
         made, feed = self._made, self._feed
@@ -215,7 +231,12 @@ class LiveIterator:
             self.begin()
             return
         loader, now = feed.loader(), feed.snapshot()
-        self._present = now
+        self._present, self._given = now, self._skip
+        if self._state is not None and feed.by_state:
+            given, state = self._state
+            self._batches = loaders.begun_from(loader, state, self._skip - given)
+            feed.apply(now)
+            return
         with_workers = loader.num_workers > 0
         feed.apply(made)
         if with_workers and loader.persistent_workers and not loaders.keeps_workers(loader):
@@ -232,7 +253,7 @@ class LiveIterator:
             draw()
             feed.apply(present)
 
-        if feed.redraws:
+        if feed.redraws or feed.by_state:
             self._batches = loaders.begun(loader)
             at_beginning(self._draw_again)
         else:

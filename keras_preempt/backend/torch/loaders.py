@@ -9,9 +9,11 @@ Verified with torch 2.14.1; tests/backend/torch/test_canaries.py has a canary fo
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -21,6 +23,39 @@ from keras_preempt.backend.torch.workers import deaf_to_notices
 def is_read_by_index(loader: Any) -> bool:
     """Whether the samples of a loader are asked for by index, in an order that a sampler gives."""
     return isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
+
+
+def keeps_state(loader: Any) -> bool:
+    """Whether a loader of a stream tells where it is: torchdata's, if the dataset does, by plain data."""
+    if not isinstance(loader, DataLoader) or is_read_by_index(loader):
+        return False
+    methods = ("state_dict", "load_state_dict")
+    has_all = all(
+        callable(getattr(each, name, None)) for each in (loader, loader.dataset) for name in methods
+    )
+    return has_all and _is_plain(loader.dataset.state_dict())
+
+
+def state_of(loader: Any) -> Any:
+    """Returns where a loader is, as it is now: what it tells may be what its dataset goes on changing."""
+    return copy.deepcopy(loader.state_dict())
+
+
+def begun_from(loader: Any, state: Any, skip: int) -> Iterator[Any]:
+    """Returns an iterator of a loader from a state on, without the first batches after it."""
+    loader.load_state_dict(state)
+    batches = begun(loader)
+    for _ in range(skip):
+        next(batches, None)
+    return batches
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(name, str) and _is_plain(each) for name, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (str, int, float, np.ndarray, np.generic))
 
 
 def is_of_tensors(loader: Any) -> bool:

@@ -141,10 +141,13 @@ def promise(
             )
         )
     if set_by_callbacks:
+        lost = "A step keeps the values of its first run, and after a restart those of its first run there"
+        if step.draws_are_kept:  # It runs as Python code, each time anew.
+            lost = "A restart begins with what the script sets"
         doubts.append(
             Doubt(
-                f"what callbacks set of other objects, if the training step reads it: {', '.join(set_by_callbacks)}. A "
-                "step keeps the values of its first run, and after a restart those of its first run there",
+                f"what callbacks set of other objects, if the training step reads it: {', '.join(set_by_callbacks)}. "
+                f"{lost}",
                 "Let the step read a keras.Variable that the model holds, and assign to that",
                 certain=False,
             )

@@ -131,6 +131,52 @@ def test_a_stream_has_no_samples_by_index() -> None:
     assert not loaders.is_read_by_index(_loader(dataset=Stream(), shuffle=None))
 
 
+class Resumable(IterableDataset[int]):
+    """Tells where it is, and knows what it gave."""
+
+    def __init__(self, extra: Any = None) -> None:
+        self.at = 0
+        self.gave: list[int] = []
+        self._extra = extra
+
+    def __iter__(self) -> Any:
+        while self.at < COUNT:
+            self.at += 1
+            self.gave.append(self.at)
+            yield self.at
+        self.at = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "extra": self._extra}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital':UserWarning")
+def test_a_stream_that_tells_where_it_is_gives_the_rest_and_nothing_of_what_came_before() -> None:
+    kind = _kinds()[1]
+    loader = _loader(kind, Resumable(), shuffle=None)
+    assert loaders.keeps_state(loader)
+    batches = loaders.begun(loader)
+    next(batches)
+    state = loaders.state_of(loader)
+    next(batches)  # What it is a state of goes on.
+    for skip in (0, 1):
+        again = _loader(kind, Resumable(), shuffle=None)
+        rest = _drawn(loaders.begun_from(again, state, skip))
+        assert rest == [[4, 5, 6], [7, 8, 9], [10, 11, 12]][skip:]
+        assert again.dataset.gave == list(range(4, COUNT + 1))
+        assert len(_drawn(again)) == 4
+
+
+def test_a_state_that_is_not_plain_data_or_not_of_the_dataset_is_not_taken() -> None:
+    kind = _kinds()[1]
+    assert not loaders.keeps_state(_loader(kind))  # It has an order that can be made again.
+    assert not loaders.keeps_state(_loader(dataset=Resumable(), shuffle=None))
+    assert not loaders.keeps_state(_loader(kind, Resumable(torch.zeros(1)), shuffle=None))
+
+
 def test_every_generator_of_a_loader_is_found_once() -> None:
     one, other = torch.Generator(), torch.Generator()
     sampler = RandomSampler(range(COUNT), generator=other)

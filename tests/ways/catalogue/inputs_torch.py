@@ -50,6 +50,26 @@ def _classes() -> Any:
         def __iter__(self) -> Any:
             yield from zip(*samples(), strict=True)
 
+    class Resumable(torch.utils.data.IterableDataset):
+        """Tells where it is; each worker process gives its share."""
+
+        at = 0
+
+        def __iter__(self) -> Any:
+            info = torch.utils.data.get_worker_info()
+            first, step = (info.id, info.num_workers) if info else (0, 1)
+            x, y = (each[first::step] for each in samples())
+            while self.at < len(x):
+                self.at += 1
+                yield x[self.at - 1], y[self.at - 1]
+            self.at = 0
+
+        def state_dict(self) -> dict[str, int]:
+            return {"at": self.at}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.at = state["at"]
+
     class ByEpoch(torch.utils.data.Sampler):
         """As a DistributedSampler: another order in each epoch, which a callback sets."""
 
@@ -61,7 +81,7 @@ def _classes() -> Any:
         def __iter__(self) -> Any:
             yield from np.random.default_rng(self.epoch).permutation(STEPS * BATCH).tolist()
 
-    return Noisy, Plain, Stream, ByEpoch
+    return Noisy, Plain, Stream, ByEpoch, Resumable
 
 
 def _loaded(kind: int, *given: Any, **options: Any) -> Callable[[], Any]:
@@ -77,7 +97,7 @@ def _loaded(kind: int, *given: Any, **options: Any) -> Callable[[], Any]:
 def _by_epoch(run: Run) -> None:
     import torch
 
-    _, plain, _, by_epoch = _classes()
+    _, plain, _, by_epoch, _ = _classes()
     sampler = by_epoch()
 
     class SetEpoch(keras.callbacks.Callback):
@@ -95,11 +115,12 @@ def _validated(**options: Any) -> Callable[[Run], None]:
     return lambda run: run.fit(model(run), loader(**options), validation_data=loader(**options), epochs=4)
 
 
-def _stateful(**options: Any) -> Callable[[], Any]:
+def _stateful(kind: int = 1, **options: Any) -> Callable[[], Any]:
     def make() -> Any:
         from torchdata.stateful_dataloader import StatefulDataLoader
 
-        return StatefulDataLoader(_classes()[1](), batch_size=BATCH, shuffle=True, **options)
+        shuffled = {"shuffle": True} if kind == 1 else {}
+        return StatefulDataLoader(_classes()[kind](), batch_size=BATCH, **shuffled, **options)
 
     return make
 
@@ -215,6 +236,30 @@ WAYS = (
         fitted(_stateful(**_WORKERS)),
         _ONCE,
         EVERYWHERE,
+        needs=("torchdata",),
+    ),
+    Way(
+        "loader-stateful-stream",
+        "`StatefulDataLoader` of an `IterableDataset` with `state_dict()`",
+        fitted(_stateful(4)),
+        {ONE: Exact("the state_dict() of its dataset holds all that the batches depend on")},
+        EVERYWHERE,
+        needs=("torchdata",),
+    ),
+    Way(
+        "loader-stateful-stream-workers",
+        "the same with worker processes",
+        fitted(_stateful(4, **_WORKERS)),
+        {ONE: Exact("the state_dict() of its dataset holds all that the batches depend on")},
+        EVERYWHERE,
+        needs=("torchdata",),
+    ),
+    Way(
+        "loader-stateful-stream-steps",
+        "the same with `steps_per_epoch`, which continues in the next epoch",
+        fitted(_stateful(4), steps_per_epoch=4, epochs=6),
+        {ONE: Exact("the state_dict() of its dataset holds all that the batches depend on")},
+        ("batch 1", "batch 3", "epoch 1", "batch 2", "batch 3"),
         needs=("torchdata",),
     ),
     Way(
