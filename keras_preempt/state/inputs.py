@@ -251,12 +251,14 @@ class Input(Component):
                 else:  # The iterators before do not matter, or it is not known how far the shuffles were.
                     again = again[-1:]
                     following = _each_at(feed, counted_by, made_at[-1:])
-            drawn_from = randomness.fingerprint()
+            whole = not feed.draws_early  # On torch every new iterator draws a seed.
+            drawn_from = randomness.fingerprint(of_backend=whole)
             adapter = feed.epoch_iterator.data_adapter
             live = draw(
                 following(), again, required, following, left=lambda: py_batches.stop_workers(adapter)
             )
-            if randomness.fingerprint() != drawn_from and (why := drew_globally(feed)):
+            drew = randomness.fingerprint(of_backend=whole) != drawn_from
+            if drew and (why := drew_globally(feed)):
                 logger.warning("NOT exact: %s.", why)
             how = f"by replay of {counted(len(again), 'iterator')}, {drawn_again(sum(again), began)}"
         feed.noted = made_at

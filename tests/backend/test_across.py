@@ -22,7 +22,7 @@ import os, signal, sys
 import keras, numpy as np
 import keras_preempt
 
-directory, strike = sys.argv[1:]
+directory, strike, kind = sys.argv[1:]
 
 class At(keras.callbacks.Callback):
     keeps_state = False
@@ -41,8 +41,13 @@ model.compile(keras.optimizers.Adam(name="adam"), "mse")
 if strike == "load":
     keras_preempt.load_weights(model, directory)
 else:
+    data = (x, x.sum(1))
+    if kind == "tf.data":
+        import tensorflow as tf
+        data = (tf.data.Dataset.from_tensor_slices(data).shuffle(50, seed=3).batch(10),)
     callbacks = [At(), keras_preempt.PreemptionCallback(directory)]
-    model.fit(x, x.sum(1), batch_size=10, epochs=3, verbose=0, callbacks=callbacks)
+    size = {} if kind == "tf.data" else {"batch_size": 10}
+    model.fit(*data, **size, epochs=3, verbose=0, callbacks=callbacks)
 print("END", [keras.ops.convert_to_numpy(v).tobytes().hex() for v in model.weights])
 """
 
@@ -55,9 +60,11 @@ across = pytest.mark.parametrize(("before", "now"), PAIRS)
 Run = Callable[[str], Path]
 
 
-def start(directory: Path, backend: str, strike: str = "") -> subprocess.CompletedProcess[str]:
+def start(
+    directory: Path, backend: str, strike: str = "", data: str = "arrays"
+) -> subprocess.CompletedProcess[str]:
     quiet = {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1", "TF_ENABLE_ONEDNN_OPTS": "0"}
-    return python(PROGRAM, directory, strike, KERAS_BACKEND=backend, **quiet)
+    return python(PROGRAM, directory, strike, data, KERAS_BACKEND=backend, **quiet)
 
 
 def said(run: subprocess.CompletedProcess[str], kind: str) -> list[str]:
@@ -151,3 +158,15 @@ def test_its_weights_are_taken_over_bit_by_bit(before: str, now: str, preempted:
     here, there = (start(preempted(before), backend, "load") for backend in (now, before))
     assert here.returncode == 0, here.stderr
     assert said(here, "END") == said(there, "END") != []
+
+
+@pytest.mark.skipif("tensorflow" not in INSTALLED, reason="TensorFlow is not installed")
+def test_tf_data_is_replayed_on_torch_as_the_log_says(tmp_path: Path) -> None:
+    undisturbed = start(tmp_path / "undisturbed", "torch", data="tf.data")
+    preempted = start(tmp_path / "run", "torch", "1 2", data="tf.data")
+    assert preempted.returncode == 75, preempted.stderr
+    assert "the input continues by replay" in preempted.stderr
+    resumed = start(tmp_path / "run", "torch", data="tf.data")
+    assert [*said(preempted, "STEP"), *said(resumed, "STEP")] == said(undisturbed, "STEP")
+    assert said(resumed, "END") == said(undisturbed, "END") != []
+    assert "NOT exact" not in resumed.stderr

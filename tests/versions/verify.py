@@ -4,10 +4,10 @@ The canaries look at every private name that is relied upon; the drill preempts 
 Combinations are both ends of the range of Keras and TensorFlow (oldest.txt and newest.txt beside this file), every
 supported Python that is installed, tensorflow-tpu in place of TensorFlow, JAX without any TensorFlow on each Python
 that has it, where processes are killed as well, and PyTorch, beside TensorFlow as a data loader and without it as the
-backend, with ways to train of its own that are preempted there: its wheels for Linux are too large for everybody's
-environment. The ends, JAX and PyTorch are run from this repository, the others from the wheel, installed as a user
-would into an empty virtual environment beside this repository's own. An environment is kept until what it was made from
-changes.
+backend, the oldest and the newest, with ways to train of its own that are preempted there: its wheels for Linux are too
+large for everybody's environment. The ends, JAX and PyTorch are run from this repository, the others from the wheel,
+installed as a user would into an empty virtual environment beside this repository's own. An environment is kept until
+what it was made from changes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+
+from keras_preempt.backend.versions import NEWEST_TORCH, OLDEST_TORCH
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
@@ -125,19 +127,21 @@ def combinations() -> list[Combination]:
         if python is not None:
             tests = {"canaries": JAX_CANARIES, "losses": JAX_LOSSES}
             found.append(Combination(name, python, with_jax, settings=on_jax, **tests))
-    found.append(Combination("torch", sys.executable, what, ways=("torch",)))
-    found.append(
-        Combination(
-            "torch-backend",
-            sys.executable,
-            ("-e", ".[torch,examples]", "torchdata", *locked),
-            settings={"KERAS_BACKEND": "torch", "OMP_NUM_THREADS": "1"},
-            ways=("loader", "torch"),
-            ways_in="tests/ways/test_on_torch.py",
-            canaries=TORCH_CANARIES,
-            workers=1,
+    beside = (*CANARIES, "tests/backend/test_across.py")
+    found.append(Combination("torch", sys.executable, what, ways=("torch",), canaries=beside))
+    for end, version in zip(ENDS, (OLDEST_TORCH, NEWEST_TORCH), strict=True):
+        found.append(
+            Combination(
+                f"torch-{end}",
+                sys.executable,
+                ("-e", ".[torch,examples]", f"torch=={version}", "torchdata", *locked),
+                settings={"KERAS_BACKEND": "torch", "OMP_NUM_THREADS": "1"},
+                ways=("loader", "torch"),
+                ways_in="tests/ways/test_on_torch.py",
+                canaries=TORCH_CANARIES,
+                workers=1,
+            )
         )
-    )
     return found
 
 
