@@ -115,6 +115,9 @@ class Weather:
             "TMPDIR": str(self.temporary),
             environment.DRILL_RECORD: str(start.records),
             "KERAS_PREEMPT_PLATFORM": "generic",
+            "TORCHINDUCTOR_CACHE_DIR": str(
+                self._folder / "compiled"
+            ),  # Else torch makes one in TMPDIR, and leaves it.
         }
         args = [str(self.output), str(self.directory), "--marks", *self.storm.args, *self.storm.data]
         args += ["--strategy", "mwms"] if self.storm.workers > 1 else []
