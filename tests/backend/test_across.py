@@ -64,7 +64,8 @@ def start(
     directory: Path, backend: str, strike: str = "", data: str = "arrays"
 ) -> subprocess.CompletedProcess[str]:
     quiet = {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1", "TF_ENABLE_ONEDNN_OPTS": "0"}
-    return python(PROGRAM, directory, strike, data, KERAS_BACKEND=backend, **quiet)
+    others = {"tensorflow", "jax", "torch"} - {backend, "tensorflow" if data == "tf.data" else ""}
+    return python(PROGRAM, directory, strike, data, without=tuple(others), KERAS_BACKEND=backend, **quiet)
 
 
 def said(run: subprocess.CompletedProcess[str], kind: str) -> list[str]:

@@ -219,7 +219,9 @@ class LiveIterator:
             feed.before_draw = now = feed.snapshot()
             if self._began is None:
                 self._began = now
-            if feed.by_state:
+            if (
+                feed.by_state and self._given
+            ):  # Before the first one, a dataset tells the end of the epoch before.
                 self._state = self._given, loaders.state_of(feed.loader())
         batch = next(self._batches)
         self._given += 1

@@ -170,6 +170,7 @@ def test_a_stream_that_tells_where_it_is_gives_the_rest_and_nothing_of_what_came
         assert len(_drawn(again)) == 4
 
 
+@pytest.mark.filterwarnings("ignore:'set_vital':UserWarning")
 def test_a_state_that_is_not_plain_data_or_not_of_the_dataset_is_not_taken() -> None:
     kind = _kinds()[1]
     assert not loaders.keeps_state(_loader(kind))  # It has an order that can be made again.

@@ -53,22 +53,21 @@ def _classes() -> Any:
     class Resumable(torch.utils.data.IterableDataset):
         """Tells where it is; each worker process gives its share."""
 
-        at = 0
+        at = first = 0
 
         def __iter__(self) -> Any:
             info = torch.utils.data.get_worker_info()
-            first, step = (info.id, info.num_workers) if info else (0, 1)
-            x, y = (each[first::step] for each in samples())
-            while self.at < len(x):
+            own, step = (info.id, info.num_workers) if info else (0, 1)
+            self.at, self.first = self.first, 0
+            for x, y in list(zip(*samples(), strict=True))[own::step][self.at :]:
                 self.at += 1
-                yield x[self.at - 1], y[self.at - 1]
-            self.at = 0
+                yield x, y
 
         def state_dict(self) -> dict[str, int]:
             return {"at": self.at}
 
         def load_state_dict(self, state: dict[str, int]) -> None:
-            self.at = state["at"]
+            self.first = state["at"]
 
     class ByEpoch(torch.utils.data.Sampler):
         """As a DistributedSampler: another order in each epoch, which a callback sets."""
