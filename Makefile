@@ -38,7 +38,7 @@ demo: $(READY) $(WITH_TORCH) ## Train real digits with 2 workers, preempt them t
 	$(DEMO_ENV) $(BIN)/keras-preempt $(subst 2 --pre,$(DEMO_WORKERS) --pre,drill --workers 2 --preempt 2 --seed 1 --standby) -- \
 		$(BIN)/python examples/digits.py runs/digits
 
-test: lint ## Lint, types and all tests but the long ones (8 to 12 minutes; DURATIONS=1 keeps what they take)
+test: lint ## Lint, types and all tests but the long ones (25 to 30 minutes; DURATIONS=1 keeps what they take)
 	$(BIN)/python -m tests.stages $(if $(DURATIONS),--renew) $(PYTEST_ARGS)
 
 durations: $(READY) ## Show which files of tests take longest, and what each stage and step of .ci/run takes

@@ -73,6 +73,7 @@ class Member:
     expected_at: float = 0.0
     expected_after: int = 0
     interrupted: bool = False  # By its user.
+    hint: str = ""  # Why it saves at its start: it was told before that a notice may follow.
 
     @property
     def attention(self) -> bool:
@@ -109,7 +110,8 @@ class Member:
     def start(self, now: float, reserve: float) -> CallRequest | None:
         """Takes part in rounds from now on; notices that came before are acted on now."""
         self.open = True
-        return self._call_at_once(now, reserve)
+        request = self._call_at_once(now, reserve)
+        return request if request or not self.hint else self._call_to_save(Kind.PERIODIC, self.hint)
 
     def expect(self, now: float, entered: int = sys.maxsize) -> bool:
         """A signal handler announces a notice; returns whether the main thread is to hold at its next boundary.
@@ -130,10 +132,10 @@ class Member:
             self.standing = before.add(notice)
         if self.open and self.state in _OVER:
             return NoticeEffect.OVER, None
-        listening = self.open and self.state in (State.LISTENING, State.ANSWERED)
         if notice.hint:
-            hint = CallRequest(self.round, Call(self.index, Kind.PERIODIC, notice.reason))
-            return NoticeEffect.HINT, hint if listening else None
+            self.hint = notice.reason
+            return NoticeEffect.HINT, self._call_to_save(Kind.PERIODIC, notice.reason)
+        listening = self.open and self.state in (State.LISTENING, State.ANSWERED)
         request = self.call_to_leave(now, reserve) if listening and not self.trains_on else None
         if request is not None and not self.awaits_call:
             self.expect(now)  # No further step until the call is back, as after a signal.

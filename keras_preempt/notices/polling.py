@@ -155,9 +155,8 @@ class PolledNotices(PollingSource):
         *,
         poll_seconds: float = 1.0,
         blocking_seconds: float = 10.0,
-        backoff: Backoff | None = None,
     ) -> None:
-        super().__init__(_FUNCTION, on_notice, backoff)
+        super().__init__(_FUNCTION, on_notice, None)
         self._function = function
         self._poll_seconds = poll_seconds
         self._blocking_seconds = blocking_seconds
@@ -186,15 +185,14 @@ class PolledNotices(PollingSource):
             self._warn_once(
                 "raises",
                 "Expected termination_watcher_fn to return whether a notice is there. Received: it raised %s. "
-                "It is called again, at most %.0f s apart; this is not said again.",
+                "It is called again every %g s; this is not said again.",
                 type(error).__name__,
-                self._backoff.limit,
+                self._poll_seconds,
                 exc_info=True,
             )
-            return self._backoff.next()
+            return self._poll_seconds
         finally:
             self._calling_since = None
-        self._backoff.reset()
         self._stopping.wait()
         truth = _as_bool(returned)
         if truth:

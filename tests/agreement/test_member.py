@@ -124,9 +124,13 @@ def test_a_notice_before_the_start_calls_at_the_start_and_holds_the_main_thread(
     assert member.awaits_call
 
 
-def test_a_hint_is_a_reason_to_save_and_none_to_leave() -> None:
-    member = begun()
+@pytest.mark.parametrize("before", [False, True], ids=["after the start", "before the start"])
+def test_a_hint_is_a_reason_to_save_and_none_to_leave(before: bool) -> None:
+    member = Member(0) if before else begun()
     heard, request = member.notify(notice(hint=True), 0.0, RESERVE)
+    if before:
+        assert request is None
+        request = member.start(0.0, RESERVE)
     assert (heard, call_of(request).kind, bool(member.standing)) == (NoticeEffect.HINT, Kind.PERIODIC, False)
 
 

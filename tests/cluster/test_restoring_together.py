@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -130,19 +131,22 @@ def gcs() -> Iterator[FakeGcs]:
         yield server
 
 
-def weights_of_the_newest(gcs: FakeGcs) -> int:
-    """The bytes of the mirrored tensors in the newest checkpoint."""
+def weights_of_the_newest(gcs: FakeGcs) -> tuple[str, int]:
+    """Where the newest checkpoint is, and the bytes of its mirrored tensors."""
     found = {name: seen.size for name, seen in gcs.objects("bucket").items() if ".mirrored" in name}
     newest = max(name.rpartition("/")[0] for name in found)
-    return sum(size for name, size in found.items() if name.startswith(newest))
+    return newest, sum(size for name, size in found.items() if name.startswith(newest))
 
 
-def read_of(gcs: FakeGcs, kind: str) -> list[int]:
-    """The bytes of each reading of a file of that kind."""
+def read_of(gcs: FakeGcs, checkpoint: str, kind: str) -> list[int]:
+    """The bytes of each reading of a file of that kind in that checkpoint; another one may follow in the same start."""
     return [
         request.bytes
         for request in gcs.requests
-        if request.method == "GET" and "alt=media" in request.path and kind in request.target
+        if request.method == "GET"
+        and "alt=media" in request.path
+        and kind in request.target
+        and checkpoint in unquote(request.target)
     ]
 
 
@@ -153,14 +157,14 @@ def test_the_weights_and_part_lists_in_a_bucket_are_read_once_by_all_workers_tog
     env = {**gcs.environment(), DIRECTORY: "gs://bucket/run", **how}
     training = Training(tmp_path, 2)
     training.start(Strike("batch 1 2", (0,), settle=False), env=env).assert_codes(PREEMPTED)
-    assert read_of(gcs, ".mirrored") == []
-    lists = len(read_of(gcs, ".part.json"))
+    saved, weights = weights_of_the_newest(gcs)
+    assert read_of(gcs, saved, ".mirrored") == []
+    lists = len(read_of(gcs, saved, ".part.json"))
     assert lists == 2  # By the one that has committed them.
-    weights = weights_of_the_newest(gcs)
     training.start(Strike("train_begin", (0,), settle=False), env=env).assert_codes(PREEMPTED)
-    assert sum(read_of(gcs, ".mirrored")) == times * weights
+    assert sum(read_of(gcs, saved, ".mirrored")) == times * weights
     # Apart, each reads its own and those of the writers: of worker 1 alone, since worker 0 was under notice.
-    assert len(read_of(gcs, ".part.json")) - lists == {1: 2, 2: 3}[times]
+    assert len(read_of(gcs, saved, ".part.json")) - lists == {1: 2, 2: 3}[times]
     training.finish_as(undisturbed(2), env=env)
 
 

@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from keras_preempt.notices.polling import PolledNotices
-from tests.notices.ear import PATIENCE, POLL, Ear, quick, started, wait_until
+from tests.notices.ear import PATIENCE, POLL, Ear, started, wait_until
 
 
 class Function:
@@ -38,7 +38,7 @@ class Function:
 def polling(
     function: Callable[[], object], ear: Ear, blocking_seconds: float = 10.0, poll_seconds: float = POLL
 ) -> Iterator[PolledNotices]:
-    how = {"poll_seconds": poll_seconds, "blocking_seconds": blocking_seconds, "backoff": quick()}
+    how = {"poll_seconds": poll_seconds, "blocking_seconds": blocking_seconds}
     with started(PolledNotices(function, ear.notice, **how)) as source:
         yield source
 
@@ -80,7 +80,7 @@ def test_a_function_that_raises_is_called_again_and_that_is_said_once(ear, error
     with polling(function, ear):
         ear.wait()
     (record,) = caplog.records
-    assert f"it raised {type(error).__name__}" in record.message
+    assert f"it raised {type(error).__name__}. It is called again every {POLL:g} s" in record.message
     assert record.exc_info
 
 

@@ -73,13 +73,21 @@ class Job:
 
     def start(self, *runs: str, strike: str | None = None, count: bool = False) -> ClusterResult:
         """Runs one start of each run to its end, all in the same process, of which the last one is struck."""
+        arguments = [*(["--count"] if count else []), *self.arguments(*runs)]
+        return run_cluster(
+            SCRIPT, self.workers, args=arguments, env=self.environment(strike), timeout=TIMEOUT
+        )
+
+    def arguments(self, *runs: str) -> list[str]:
+        """Those of the script; makes the folders of these runs."""
         folders = [self._folder / run for run in runs]
         for folder in folders:
             folder.mkdir(exist_ok=True)
-        arguments = [module_of(self.way.name), self.way.name, self._strategy, self._place]
-        arguments += [*(["--count"] if count else []), *map(str, folders)]
-        env = {STRIKE: strike, "KERAS_BACKEND": self._backend}
-        return run_cluster(SCRIPT, self.workers, args=arguments, env=env, timeout=TIMEOUT)
+        return [module_of(self.way.name), self.way.name, self._strategy, self._place, *map(str, folders)]
+
+    def environment(self, strike: str | None) -> dict[str, str | None]:
+        """The variables of a start that is struck there."""
+        return {STRIKE: strike, "KERAS_BACKEND": self._backend}
 
     def undisturbed_and_preempted(self, strikes: Sequence[str]) -> tuple[ClusterResult, list[ClusterResult]]:
         """An undisturbed run, and all starts of one that is preempted where the strikes say and ends well."""

@@ -145,15 +145,11 @@ def test_after_the_end_no_thread_and_no_connection_is_left(fake: FakeBucket, tmp
 
 def _sockets() -> int:
     """How many connections this process has; those of the fake are among them."""
-    return sum(os.readlink(f"/proc/self/fd/{each}").startswith("socket:") for each in _descriptors())
+    return sum(map(_is_socket, os.listdir("/proc/self/fd")))
 
 
-def _descriptors() -> list[str]:
-    found = []
-    for each in os.listdir("/proc/self/fd"):
-        try:
-            os.readlink(f"/proc/self/fd/{each}")
-        except FileNotFoundError:
-            continue
-        found.append(each)
-    return found
+def _is_socket(descriptor: str) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:")
+    except FileNotFoundError:  # It has been closed meanwhile.
+        return False
