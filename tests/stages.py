@@ -68,6 +68,7 @@ STAGES = (
         "training in processes of its own",
         (
             ".",
+            "backend/test_across.py",
             "backend/test_on_jax.py",
             "backend/test_on_torch.py",
             "process/test_log_beside_bar.py",
