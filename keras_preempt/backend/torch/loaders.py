@@ -37,8 +37,12 @@ def keeps_state(loader: Any) -> bool:
 
 
 def state_of(loader: Any) -> Any:
-    """Returns where a loader is, as it is now: what it tells may be what its dataset goes on changing."""
-    return copy.deepcopy(loader.state_dict())
+    """Returns where a loader is, as it is now: what it tells may be what its dataset goes on changing.
+
+    None if that has come to hold what is no plain data.
+    """
+    state = loader.state_dict()
+    return copy.deepcopy(state) if _is_plain(state) else None
 
 
 def begun_from(loader: Any, state: Any, skip: int) -> Iterator[Any]:
