@@ -219,10 +219,10 @@ class LiveIterator:
             feed.before_draw = now = feed.snapshot()
             if self._began is None:
                 self._began = now
-            if (
-                feed.by_state and self._given
-            ):  # Before the first one, a dataset tells the end of the epoch before.
-                self._state = self._given, loaders.state_of(feed.loader())
+            # Before the first one, a dataset may tell the end of the epoch before.
+            if feed.by_state and self._given:
+                state = loaders.state_of(feed.loader())
+                self._state = None if state is None else (self._given, state)
         batch = next(self._batches)
         self._given += 1
         return batch

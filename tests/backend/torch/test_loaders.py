@@ -175,7 +175,10 @@ def test_a_state_that_is_not_plain_data_or_not_of_the_dataset_is_not_taken() -> 
     kind = _kinds()[1]
     assert not loaders.keeps_state(_loader(kind))  # It has an order that can be made again.
     assert not loaders.keeps_state(_loader(dataset=Resumable(), shuffle=None))
-    assert not loaders.keeps_state(_loader(kind, Resumable(torch.zeros(1)), shuffle=None))
+    loader = _loader(kind, Resumable(torch.zeros(1)), shuffle=None)
+    assert not loaders.keeps_state(loader)
+    loaders.begun(loader)
+    assert loaders.state_of(loader) is None
 
 
 def test_every_generator_of_a_loader_is_found_once() -> None:
