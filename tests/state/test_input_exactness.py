@@ -40,6 +40,7 @@ def feed(dataset: Any, *, distributed: bool = False, batches: int | None = 8) ->
         is_coded=False,
         in_workers=(),
         redraws=False,
+        by_state=False,
         draws_early=False,
         epoch_iterator=SimpleNamespace(data_adapter=None, steps_per_epoch=None),
         **nothing,
