@@ -35,7 +35,7 @@ OLDEST_KERAS_ON_JAX = "3.15.1"
 """The only version that was verified on JAX so far."""
 
 OLDEST_TORCH = "2.6.0"
-"""The only version that was verified so far."""
+"""The oldest that was verified; older ones were not tried."""
 
 NEWEST_TORCH = "2.15.0"
 """A newer one works as long as it has the private names of `backend.torch`."""

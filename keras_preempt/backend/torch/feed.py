@@ -4,7 +4,7 @@ Keras draws a batch before it calls the hooks of its step. So at the boundary be
 on already, and a restart, which draws that batch again, needs their states from before: they are taken before each
 draw. Each iterator of a `DataLoader` also draws a seed when it is made.
 
-Verified with Keras 3.15.1 and torch 2.14.1.
+Verified with Keras 3.15.1 and torch 2.6.0 to 2.15.0.
 """
 
 from __future__ import annotations

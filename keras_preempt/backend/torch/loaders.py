@@ -3,7 +3,7 @@
 The order of an epoch is drawn when its first batch is, or, with worker processes, when they are started. So an iterator
 is made again with the random generators as they were at both moments.
 
-Verified with torch 2.14.1; tests/backend/torch/test_canaries.py has a canary for each private name.
+Verified with torch 2.6.0 to 2.15.0; tests/backend/torch/test_canaries.py has a canary for each private name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The value of a variable of Keras on torch, a `torch.nn.Parameter`, and of what modules of torch hold besides.
 
-Verified with Keras 3.15.1 and torch 2.14.1; tests/backend/torch/test_canaries.py has a canary for each private name.
+Verified with Keras 3.15.1 and torch 2.6.0 to 2.15.0; tests/backend/torch/test_canaries.py has a canary for each private
+name.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ and then ends its workers; without them it could not even finish its step. torch
 process that trains fail at that. So workers are started with these signals blocked. When the process that trains is
 gone, a worker notices and ends.
 
-Verified with torch 2.14.1; tests/backend/torch/test_workers.py has a worker that gets SIGTERM.
+Verified with torch 2.6.0 to 2.15.0; tests/backend/torch/test_workers.py has a worker that gets SIGTERM.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ next(held)
 
 def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", SCRIPT, str(folder / "run"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, start_new_session=True)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, start_new_session=True)
 
 
 @pytest.mark.parametrize("kind", ["persistent", "new"])
