@@ -10,8 +10,8 @@ from keras_preempt.backend.place import JobSource, Neighbours
 from keras_preempt.process import environment
 
 _INSTEAD = (
-    "Start one process: `python train.py`, or `keras-preempt run -- python train.py`. To train with several, take the "
-    "TensorFlow or the JAX backend."
+    "Keras 3.15 does not train one model in several processes of torch. Start one process: `python train.py`, or "
+    "`keras-preempt run -- python train.py`. To train with several, take the TensorFlow or the JAX backend."
 )
 
 
