@@ -1,4 +1,4 @@
-"""A run of one backend of Keras, opened on another: refused or passed over with the reason, never continued.
+"""A run of one backend of Keras, opened on another: refused with the backend to set; its weights can be taken over.
 
 Where torch is installed beside TensorFlow or JAX, as `make versions` has it; between these two see `test_on_jax`.
 """
@@ -90,19 +90,6 @@ def preempted(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return get
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[str]]:
-    """What a run on a backend ends with."""
-
-    @functools.cache
-    def get(backend: str) -> list[str]:
-        run = start(tmp_path_factory.mktemp(backend) / "run", backend)
-        assert run.returncode == 0, run.stderr
-        return said(run, "END")
-
-    return get
-
-
 @across
 def test_it_is_refused_with_the_backend_to_set(before: str, now: str, preempted: Run, tmp_path: Path) -> None:
     directory = shutil.copytree(preempted(before), tmp_path / "run")
@@ -125,33 +112,6 @@ def test_without_what_says_whose_it_is_it_is_refused(
     assert (run.returncode, said(run, "STEP")) == (1, [])
     assert "Expected an empty directory or one of keras_preempt's" in run.stderr
     assert tree(directory) == kept
-
-
-@across
-def test_its_checkpoint_is_passed_over_in_a_directory_that_says_to_be_of_this_backend(
-    before: str, now: str, preempted: Run, undisturbed: Callable[[str], list[str]], tmp_path: Path
-) -> None:
-    directory = shutil.copytree(preempted(before), tmp_path / "run")
-    shutil.copy(preempted(now) / "run.json", directory)
-    run = start(directory, now)
-    assert "another run" in run.stderr, run.stderr
-    assert run.returncode != 0 or said(run, "END") == undisturbed(now)
-    assert "Continuing from" not in run.stderr
-
-
-@across
-def test_its_checkpoint_is_passed_over_beside_one_of_this_backend_that_is_continued(
-    before: str, now: str, preempted: Run, undisturbed: Callable[[str], list[str]], tmp_path: Path
-) -> None:
-    directory = shutil.copytree(preempted(now), tmp_path / "run")
-    (own,) = directory.glob("step-*")
-    (other,) = preempted(before).glob("step-*")
-    shutil.copytree(other, own.with_name("step-00000011"))
-    run = start(directory, now)
-    assert "Continuing from" in run.stderr, run.stderr
-    assert run.returncode == 0
-    assert said(run, "STEP")[0] == "STEP 1 3"
-    assert said(run, "END") == undisturbed(now)
 
 
 @across
