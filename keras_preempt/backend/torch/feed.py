@@ -38,7 +38,7 @@ class TorchFeed(InputFeed):
         self._passed_loader = passed
         self._own: list[torch.Generator] = []
         self.knows(passed)
-        self._keeps_state = loaders.keeps_state(passed)
+        self._tells_place = loaders.tells_place(passed)
         self._everything = not self._is_array and (passed is None or not loaders.is_of_tensors(passed))
         # Whether states are taken before each draw, as for the training data; the last ones taken.
         self.records = False
@@ -71,7 +71,7 @@ class TorchFeed(InputFeed):
 
     @property
     def by_state(self) -> bool:
-        return self._keeps_state and not self._replays
+        return self._tells_place and not self._replays
 
     @property
     def _replays(self) -> bool:

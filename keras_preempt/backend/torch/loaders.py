@@ -25,7 +25,7 @@ def is_read_by_index(loader: Any) -> bool:
     return isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
 
 
-def keeps_state(loader: Any) -> bool:
+def tells_place(loader: Any) -> bool:
     """Whether a loader of a stream tells where it is: torchdata's, if the dataset does, by plain data."""
     if not isinstance(loader, DataLoader) or is_read_by_index(loader):
         return False

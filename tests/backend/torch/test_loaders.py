@@ -157,7 +157,7 @@ class Resumable(IterableDataset[int]):
 def test_a_stream_that_tells_where_it_is_gives_the_rest_and_nothing_of_what_came_before() -> None:
     kind = _kinds()[1]
     loader = _loader(kind, Resumable(), shuffle=None)
-    assert loaders.keeps_state(loader)
+    assert loaders.tells_place(loader)
     batches = loaders.begun(loader)
     next(batches)
     state = loaders.state_of(loader)
@@ -173,10 +173,10 @@ def test_a_stream_that_tells_where_it_is_gives_the_rest_and_nothing_of_what_came
 @pytest.mark.filterwarnings("ignore:'set_vital':UserWarning")
 def test_a_state_that_is_not_plain_data_or_not_of_the_dataset_is_not_taken() -> None:
     kind = _kinds()[1]
-    assert not loaders.keeps_state(_loader(kind))  # It has an order that can be made again.
-    assert not loaders.keeps_state(_loader(dataset=Resumable(), shuffle=None))
+    assert not loaders.tells_place(_loader(kind))  # It has an order that can be made again.
+    assert not loaders.tells_place(_loader(dataset=Resumable(), shuffle=None))
     loader = _loader(kind, Resumable(torch.zeros(1)), shuffle=None)
-    assert not loaders.keeps_state(loader)
+    assert not loaders.tells_place(loader)
     loaders.begun(loader)
     assert loaders.state_of(loader) is None
 
