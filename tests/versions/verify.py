@@ -3,10 +3,11 @@
 The canaries look at every private name that is relied upon; the drill preempts two workers once and compares every
 bit. Combinations are both ends of the range of Keras and TensorFlow (oldest.txt and newest.txt beside this file), every
 supported Python that is installed, tensorflow-tpu in place of TensorFlow, JAX without any TensorFlow, the newest for
-each Python and the oldest, where processes are killed as well, and PyTorch beside TensorFlow, whose data loader has
-ways to train of its own that are preempted there: its wheels for Linux are too large for everybody's environment. The
-ends, JAX and PyTorch are run from this repository, the others from the wheel, installed as a user would into an empty
-virtual environment beside this repository's own. An environment is kept until what it was made from changes.
+each Python and the oldest, where processes are killed as well, and PyTorch, beside TensorFlow as a data loader and
+without it as the backend, the oldest and the newest, with ways to train of its own that are preempted there: its wheels
+for Linux are too large for everybody's environment. The ends, JAX and PyTorch are run from this repository, the others
+from the wheel, installed as a user would into an empty virtual environment beside this repository's own. An environment
+is kept until what it was made from changes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-from keras_preempt.backend.versions import NEWEST_KERAS, OLDEST_JAX, OLDEST_KERAS
+from keras_preempt.backend.versions import NEWEST_KERAS, NEWEST_TORCH, OLDEST_JAX, OLDEST_KERAS, OLDEST_TORCH
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
@@ -39,6 +40,7 @@ CANARIES = (
 )
 JAX_CANARIES = ("tests/backend/jax", "tests/backend/keras/test_py_batches.py")
 JAX_LOSSES = ("tests/cluster/test_jax.py", "-m", "chaos or not chaos", "-k", "process_0_ends or divided")
+TORCH_CANARIES = ("tests/backend/torch", "tests/backend/keras/test_py_batches.py")
 TESTED_WITH = ("pytest", "pytest-timeout", "tensorboard")
 
 _WHICH = "import sys; print(sys.executable)"
@@ -65,6 +67,7 @@ class Combination:
         from_wheel: Whether the package is installed from a wheel rather than used from this repository.
         settings: Environment variables that it needs.
         ways: Ways to train (of `tests.ways`) that need what it installs.
+        ways_in: The file of tests that has them.
         workers: How many the drill starts.
         canaries: The tests that look at the private names of its backend.
         losses: The tests in which processes are killed.
@@ -76,6 +79,7 @@ class Combination:
     from_wheel: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
     ways: tuple[str, ...] = ()
+    ways_in: str = "tests/ways/test_inputs.py"
     workers: int = 2
     canaries: tuple[str, ...] = CANARIES
     losses: tuple[str, ...] = ()
@@ -129,7 +133,21 @@ def combinations() -> list[Combination]:
     found.append(
         Combination("jax-oldest-keras", sys.executable, (*oldest, f"keras=={OLDEST_KERAS}"), **alone)
     )
-    found.append(Combination("torch", sys.executable, what, ways=("torch",)))
+    beside = (*CANARIES, "tests/backend/test_across.py")
+    found.append(Combination("torch", sys.executable, what, ways=("torch",), canaries=beside))
+    for end, version in zip(ENDS, (OLDEST_TORCH, NEWEST_TORCH), strict=True):
+        found.append(
+            Combination(
+                f"torch-{end}",
+                sys.executable,
+                ("-e", ".[torch,examples]", f"torch=={version}", "torchdata", *locked),
+                settings={"KERAS_BACKEND": "torch", "OMP_NUM_THREADS": "1"},
+                ways=("loader", "torch"),
+                ways_in="tests/ways/test_on_torch.py",
+                canaries=TORCH_CANARIES,
+                workers=1,
+            )
+        )
     return found
 
 
@@ -189,14 +207,15 @@ def tested(python: Path, tests: Sequence[str]) -> list[str]:
     return [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
 
 
-def trained(python: Path, ways: Sequence[str]) -> list[str]:
-    """Returns the command that preempts ways to train under every strategy."""
-    marks = ["-m", "chaos or not chaos", "-k", " or ".join(ways)]
-    return [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/ways/test_inputs.py", *marks]
+def trained(python: Path, combination: Combination) -> list[str]:
+    """Returns the command that preempts its ways to train under every strategy."""
+    return tested(
+        python, [combination.ways_in, "-m", "chaos or not chaos", "-k", " or ".join(combination.ways)]
+    )
 
 
 def drill(python: Path, folder: str, workers: int) -> list[str]:
-    """Returns the command that preempts the workers once; `folder` is there for the checkpoints."""
+    """Returns the command that preempts a worker once; `folder` is there for the checkpoints."""
     script = [str(python), str(REPOSITORY / "examples" / "digits.py")]
     job = [*script, f"{folder}/run", "--epochs", "2", "--batch-size", "64"]
     tool = [str(python), "-m", "keras_preempt", "drill"]
@@ -207,7 +226,8 @@ _VERSIONS = (
     "import platform; from importlib.metadata import distributions as d; v = {x.name.lower(): x.version for x in d()}; "
     "t = v.get('tensorflow') or v.get('tensorflow-tpu') or v.get('tensorflow_tpu'); "
     "print('Python', platform.python_version() + ', Keras', v['keras'] + ',', "
-    "'TensorFlow ' + t + ('' if 'tensorflow' in v else ' TPU') if t else 'JAX ' + v['jax'])"
+    "'TensorFlow ' + t + ('' if 'tensorflow' in v else ' TPU') if t else 'JAX ' + v['jax'] if 'jax' in v else "
+    "'torch ' + v['torch'])"
 )
 
 
@@ -231,7 +251,7 @@ def verify(combination: Combination, wheel: Path) -> bool:
         if combination.losses:
             commands.append(("losses", tested(python, combination.losses), REPOSITORY))
         if combination.ways:
-            commands.append(("ways", trained(python, combination.ways), REPOSITORY))
+            commands.append(("ways", trained(python, combination), REPOSITORY))
         for what, command, where in commands:
             done = subprocess.run(
                 command,

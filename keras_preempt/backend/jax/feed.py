@@ -48,14 +48,7 @@ class JaxFeed(InputFeed):
             known = getattr(adapter, "_inputs", None)
         elif hasattr(adapter, "_output_signature") and adapter._output_signature is not None:
             known = adapter._output_signature
-        leaves = [leaf for leaf in keras.tree.flatten(known) if hasattr(leaf, "shape")]
-        # A table of pandas has a dtype for each column.
-        dtypes = [leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf[:1]).dtype for leaf in leaves]
-        alike = {
-            (str(getattr(dtype, "name", dtype)), tuple(leaf.shape[1:]))
-            for leaf, dtype in zip(leaves, dtypes, strict=True)
-        }
-        return str([(name, list(shape)) for name, shape in sorted(alike, key=repr)])
+        return self.sample_of(known)
 
     @property
     def global_batch(self) -> int | None:
@@ -68,7 +61,8 @@ class JaxFeed(InputFeed):
 
     def new_at(self, batch: int, order: Any = None) -> Any:
         live = self.new()
-        live.skip, live.order = batch, order
+        if batch:
+            live.skip, live.order = batch, order
         return live
 
     def _make_again(self, grain: GrainIterators) -> bool:

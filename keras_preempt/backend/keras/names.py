@@ -190,8 +190,22 @@ OF_TRAINERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             else {}
         ),
     },
+    "torch": {
+        "keras.src.backend.torch.trainer.TorchTrainer": (
+            "_eval_epoch_iterator",
+            "_get_metrics_result_or_logs",
+            "_initial_epoch",
+            "train_function",
+        ),
+        "keras.src.backend.torch.trainer.TorchEpochIterator": _OF_EPOCH_ITERATORS,
+        "keras.src.trainers.data_adapters.array_data_adapter.ArrayDataAdapter": ("_inputs",),
+        "keras.src.trainers.data_adapters.grain_dataset_adapter.GrainDatasetAdapter": ("_dataset",),
+        "keras.src.trainers.data_adapters.torch_data_loader_adapter.TorchDataLoaderAdapter": ("_dataloader",),
+        "torch.utils.data.dataloader.DataLoader": ("_iterator",),
+        "torch.utils.data.dataloader._BaseDataLoaderIter": ("_index_sampler",),
+    },
 }
-"""The same for the classes that only one backend uses, by backend."""
+"""The same for the classes that only one backend uses, by backend; on torch also those of its data loaders."""
 
 
 def lazy_tensorflow() -> Any:

@@ -93,7 +93,7 @@ class Session:
         self._logs = StepLogs(fit)
         self._components: list[Component] = [
             self._validations,
-            Randomness(),
+            Randomness(fit.feed),
             self.shuffles,
             callbacks,
             self._logs,
@@ -141,6 +141,9 @@ class Session:
             operations=None if traced is None else traced.random_operations(),
             held=self._model_state.holds,
             unordered_sums=backend().unordered_sums(),
+            condition="" if traced is None else traced.condition,
+            unkept=backend().unkept(self._model),
+            draws_are_kept=backend().keeps_global_draws,
             validation_may_draw=validation is not None and backend().validation_may_draw(self._model),
         )
         data = input_exactness(self._fit.feed, validation)

@@ -161,6 +161,8 @@ class Launch:
         for pid in _marked(self._mark):
             if pid == self.launcher or str(SCRIPT) not in _command(pid):
                 continue
+            if str(SCRIPT) in _command(_parent(pid)) and _parent(pid) != self.launcher:
+                continue  # A process of its data.
             config = json.loads(_environment(pid).get("TF_CONFIG", "{}"))
             if config.get("task", {}).get("index", 0) == index:
                 found.append(pid)
@@ -211,6 +213,13 @@ def _environment(pid: int) -> dict[str, str]:
     except OSError:
         return {}
     return dict(entry.partition("=")[::2] for entry in text.split("\0") if "=" in entry)  # type: ignore[misc]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def _command(pid: int) -> str:
