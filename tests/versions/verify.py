@@ -142,7 +142,7 @@ def combinations() -> list[Combination]:
                 sys.executable,
                 ("-e", ".[torch,examples]", f"torch=={version}", "torchdata", *locked),
                 settings={"KERAS_BACKEND": "torch", "OMP_NUM_THREADS": "1"},
-                ways=("loader", "torch"),
+                ways=("[loader", "[torch-"),  # Not the name of the file.
                 ways_in="tests/ways/test_on_torch.py",
                 canaries=TORCH_CANARIES,
                 workers=1,
