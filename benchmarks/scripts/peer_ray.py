@@ -117,8 +117,7 @@ def node(folder: str, wait_at: int | None) -> None:
 
         def leave(number: int, frame: Any) -> None:
             workers.send_signal(number)
-            workers.wait()
-            sys.exit(peer_problem.EXIT_RESTART)
+            sys.exit(workers.wait())
 
         signal.signal(signal.SIGTERM, leave)
         try:
