@@ -39,14 +39,15 @@ class Relayed(peer_problem.Steps):
 
     def wait(self) -> None:
         """Waits until the signal was sent, in the middle of the step."""
+        ray.train.get_all_reported_checkpoints()  # Ray notes them some seconds after the report.
         with (self._pipes / "1").open("w") as out, (self._pipes / "0").open() as inward:
             print("READY", file=out, flush=True)
             inward.readline()
         time.sleep(self.seconds)
 
 
-def train(config: dict[str, Any]) -> dict[str, Any]:
-    """The training function: trains from the newest checkpoint on, and returns the end."""
+def train(config: dict[str, Any]) -> None:
+    """The training function: trains from the newest checkpoint on, and writes the end."""
     steps = Relayed(config["folder"], config["wait_at"], config["driver"])
     net = ray.train.torch.prepare_model(peer_torch.network())
     optimizer = torch.optim.Adam(net.parameters())
@@ -80,59 +81,52 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
                 break
         if config["save"]:
             save()
-    return peer_torch.end(net, optimizer)
+    peer_problem.leave(config["folder"], peer_torch.end(net, optimizer))
 
 
-def fit(folder: str, wait_at: int | None, *, save: bool = True, listen: bool = False) -> dict[str, Any]:
-    """Trains in the cluster that was started, and returns the end."""
+def fit(folder: str, wait_at: int | None, *, save: bool = True, listen: bool = False) -> None:
+    """Trains in the cluster that was started."""
     config = {"folder": folder, "wait_at": wait_at, "driver": os.getpid(), "save": save, "listen": listen}
     trainer = ray.train.torch.TorchTrainer(
         train,
         train_loop_config=config,
         scaling_config=ray.train.ScalingConfig(num_workers=1),
-        run_config=ray.train.RunConfig(
-            name="run",
-            storage_path=str(Path(folder, "saved")),
-            failure_config=ray.train.FailureConfig(max_failures=3),
-        ),
+        run_config=ray.train.RunConfig(name="run", storage_path=str(Path(folder, "saved"))),
     )
-    end: dict[str, Any] = trainer.fit().return_value
-    return end
+    trainer.fit()
 
 
-def alone(folder: str, wait_at: int | None) -> dict[str, Any]:
+def alone(folder: str, wait_at: int | None) -> None:
     """Nothing that saves."""
-    ray.init(num_cpus=1, include_dashboard=False)
-    return fit(folder, wait_at, save=False)
+    ray.init("local", num_cpus=1, include_dashboard=False)
+    fit(folder, wait_at, save=False)
 
 
-def driver(folder: str, wait_at: int | None) -> dict[str, Any]:
+def driver(folder: str, wait_at: int | None) -> None:
     """The signal is for the driver."""
-    ray.init(num_cpus=1, include_dashboard=False)
-    return fit(folder, wait_at)
+    ray.init("local", num_cpus=1, include_dashboard=False)
+    fit(folder, wait_at)
 
 
-def node(folder: str, wait_at: int | None) -> dict[str, Any]:
+def node(folder: str, wait_at: int | None) -> None:
     """The signal goes on to the node of the worker, with which this machine ends."""
-    ray.init(num_cpus=0, include_dashboard=False)
+    ray.init("local", num_cpus=0, include_dashboard=False)
     address = ray.get_runtime_context().gcs_address
     start = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=1"]
     with subprocess.Popen([*start, f"--address={address}"]) as workers:
 
         def leave(number: int, frame: Any) -> None:
             workers.send_signal(number)
-            workers.wait()
-            sys.exit(peer_problem.EXIT_RESTART)
+            sys.exit(workers.wait())
 
         signal.signal(signal.SIGTERM, leave)
         try:
-            return fit(folder, wait_at, listen=True)
+            fit(folder, wait_at, listen=True)
         finally:
             workers.terminate()
 
 
 if __name__ == "__main__":
     place, way, wait_at = peer_problem.told()
-    folder = str(Path(place).resolve())  # Workers have another working directory.
-    ways = {each.__name__: each for each in (alone, driver, node)}
-    peer_problem.leave(folder, ways[way](folder, wait_at))
+    # Workers have another working directory.
+    {each.__name__: each for each in (alone, driver, node)}[way](str(Path(place).resolve()), wait_at)
