@@ -247,6 +247,10 @@ class InputFeed(abc.ABC):
         )
         return type(self)(epoch_iterator)
 
+    def let_go(self) -> None:
+        """The fit is over. On a backend where dropping an iterator may take long, it is kept; else Keras alone has it.
+        """
+
     # -- The sequence of iterators ---------------------------------------------------------------------
 
     def __iter__(self) -> Any:

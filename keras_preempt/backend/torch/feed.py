@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -146,6 +147,14 @@ class TorchFeed(InputFeed):
         super().begin_with(draws)
         loader = self._passed_loader
         self.had_workers = loader is not None and loader.persistent_workers
+
+    def let_go(self) -> None:
+        """See `InputFeed.let_go`: the worker processes of an iterator end when nobody holds it any more."""
+        source, self.live = self._source, None
+        for name in ("_get_iterator", "reset"):  # Those of this feed.
+            vars(source).pop(name, None)
+        self._dataset_of = lambda: None
+        self.epoch_iterator = self._source = weakref.proxy(source)
 
     # -- The sequence of iterators ---------------------------------------------------------------------
 
