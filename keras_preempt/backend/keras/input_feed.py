@@ -248,8 +248,8 @@ class InputFeed(abc.ABC):
         return type(self)(epoch_iterator)
 
     def let_go(self) -> None:
-        """The fit is over. On a backend where dropping an iterator may take long, it is kept; else Keras alone has it.
-        """
+        """The fit is over: Keras alone has its iterators; but where dropping one may take long, they are kept."""
+        return
 
     # -- The sequence of iterators ---------------------------------------------------------------------
 
