@@ -37,9 +37,10 @@ _started: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 @contextlib.contextmanager
-def deaf_to_notices() -> Iterator[None]:
-    """Blocks these signals in processes and threads that this thread starts within the block."""
-    _share_temporary_directory()
+def deaf_to_notices(loader: Any) -> Iterator[None]:
+    """Blocks these signals in processes and threads that this thread starts for a loader within the block."""
+    if getattr(loader, "num_workers", 0):
+        _share_temporary_directory()
     known = set(multiprocessing.active_children())
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _NOTICES)
     try:
@@ -96,7 +97,7 @@ def _install(replacements: Replacements) -> None:
 
     @functools.wraps(iterate)
     def iterate_deaf(loader: DataLoader[Any]) -> Any:
-        with deaf_to_notices():
+        with deaf_to_notices(loader):
             return iterate(loader)
 
     replacements.replace(DataLoader, "__iter__", iterate_deaf)

@@ -40,8 +40,10 @@ class Kill(keras.callbacks.Callback):
 keras.utils.set_random_seed(1)
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
-persistent = sys.argv[2] == "persistent"
-data = torch.utils.data.DataLoader(Data(), batch_size=4, shuffle=True, num_workers=2, persistent_workers=persistent)
+persistent, count = sys.argv[2] == "persistent", 0 if sys.argv[2] == "none" else 2
+data = torch.utils.data.DataLoader(
+    Data(), batch_size=4, shuffle=True, num_workers=count, persistent_workers=persistent
+)
 callbacks = [Kill(), PreemptionCallback(sys.argv[1])]
 model.fit(data, epochs=2, verbose=0, shuffle=False, callbacks=callbacks, validation_data=data)
 left = len(multiprocessing.active_children())
@@ -80,8 +82,9 @@ def test_a_signal_to_all_processes_of_a_job_is_a_notice(kind: str, tmp_path: Pat
     assert _left(tmp_path) == []
 
 
-def test_workers_of_a_process_that_was_killed_end_and_leave_nothing(tmp_path: Path) -> None:
-    done = _run(tmp_path, "persistent", "killed")  # Returns when none of them holds the streams any more.
+@pytest.mark.parametrize("kind", ["persistent", "none"])
+def test_workers_of_a_process_that_was_killed_end_and_leave_nothing(kind: str, tmp_path: Path) -> None:
+    done = _run(tmp_path, kind, "killed")  # Returns when none of them holds the streams any more.
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert "Traceback" not in done.stderr
     assert _left(tmp_path) == []
