@@ -92,6 +92,11 @@ PEERS = {
     "accelerate_skip": Contestant("Accelerate, skip_first_batches", "skip", "skip_alone", "accelerate"),
     "orbax_state": Contestant("Orbax, JAX loop", "state", peer="orbax"),
     "orbax_grain": Contestant("the same, Grain's iterator in it", "with_grain", peer="orbax"),
+    "composer_epoch": Contestant("Composer, autoresume", "epoch", peer="composer"),
+    "composer_batches": Contestant("the same, save_interval 10ba", "batches", peer="composer"),
+    "composer_sampler": Contestant("the same, its get_sampler", "sampler", "sampler_alone", "composer"),
+    "ray_driver": Contestant("Ray Train, the driver", "driver", peer="ray"),
+    "ray_node": Contestant("Ray Train, get_preemption_info", "node", peer="ray"),
 }
 """Those with an environment of their own."""
 
@@ -102,6 +107,7 @@ _ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "-1",
     "JAX_PLATFORMS": "cpu",
     "KERAS_PREEMPT_PLATFORM": "generic",
+    "RAY_USAGE_STATS_ENABLED": "0",
 }
 _TIMEOUT = 900.0  # seconds for one start
 

@@ -20,10 +20,6 @@ SAMPLES = STEPS * BATCH
 EXIT_RESTART = 75
 """The status with which a script leaves after a notice, where its peer has none of its own."""
 
-_STEP_SECONDS = (
-    0.2  # of the steps after the signal: a peer that trains on for some seconds has to have steps to train
-)
-
 
 def data() -> tuple[Any, Any]:
     """Returns the samples and their targets."""
@@ -40,6 +36,9 @@ class Steps:
         wait_at: How many updates there are before that step; None: it waits in none.
     """
 
+    seconds = 0.2
+    """How long the steps after the signal last: a peer that trains on for some seconds has to have steps to train."""
+
     def __init__(self, folder: str, wait_at: int | None) -> None:
         self._path = Path(folder, f"steps-{len(list(Path(folder).glob('steps-*')))}.jsonl")
         self._path.touch()
@@ -52,11 +51,15 @@ class Steps:
         with self._path.open("a") as stream:
             stream.write(json.dumps(step) + "\n")
         if self._signalled:
-            time.sleep(_STEP_SECONDS)
+            time.sleep(self.seconds)
         elif updates == self._wait_at:
             self._signalled = True
-            print("READY", flush=True)
-            sys.stdin.readline()
+            self.wait()
+
+    def wait(self) -> None:
+        """Waits until the signal was sent."""
+        print("READY", flush=True)
+        sys.stdin.readline()
 
 
 def leave(folder: str, values: Mapping[str, Any]) -> None:
@@ -64,8 +67,13 @@ def leave(folder: str, values: Mapping[str, Any]) -> None:
     np.savez(Path(folder, "end.npz"), **{name: np.asarray(value) for name, value in values.items()})
 
 
+def told() -> tuple[str, str, int | None]:
+    """Returns what the command line says: FOLDER WAY [UPDATES]; `UPDATES` is where to wait for the signal."""
+    folder, way, *updates = sys.argv[1:]
+    return folder, way, int(updates[0]) if updates else None
+
+
 def run(ways: Mapping[str, Callable[[str, Steps], Mapping[str, Any]]]) -> None:
-    """Runs a way as told by the command line: FOLDER WAY [UPDATES]; `UPDATES` is where to wait for the signal."""
-    folder, way = sys.argv[1:3]
-    steps = Steps(folder, int(sys.argv[3]) if len(sys.argv) > 3 else None)
-    leave(folder, ways[way](folder, steps))
+    """Runs a way as told by the command line."""
+    folder, way, wait_at = told()
+    leave(folder, ways[way](folder, Steps(folder, wait_at)))

@@ -63,19 +63,8 @@ _HARMLESS = frozenset(
     {
         *sys.stdlib_module_names,
         *("keras", "tensorflow", "numpy", "jax", "jaxlib", "torch", "pandas", "scipy", "sklearn", "skimage"),
-        *(
-            "h5py",
-            "matplotlib",
-            "seaborn",
-            "PIL",
-            "cv2",
-            "tqdm",
-            "rich",
-            "wandb",
-            "mlflow",
-            "absl",
-            "keras_preempt",
-        ),
+        *("h5py", "matplotlib", "seaborn", "PIL", "cv2", "tqdm", "rich", "wandb", "mlflow", "absl"),
+        "keras_preempt",
     }
 )
 """Packages that change weights only by those names."""

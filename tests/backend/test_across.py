@@ -1,6 +1,7 @@
 """A run of one backend of Keras, opened on another: refused with the backend to set; its weights can be taken over.
 
-Where torch is installed beside TensorFlow or JAX, as `make versions` has it; between these two see `test_on_jax`.
+What is not about checkpoints that were moved runs where torch is installed beside TensorFlow or JAX, as `make versions`
+has it; between these two see `test_on_jax`.
 """
 
 from __future__ import annotations
@@ -52,12 +53,15 @@ print("END", [keras.ops.convert_to_numpy(v).tobytes().hex() for v in model.weigh
 """
 
 INSTALLED = [name for name in ("tensorflow", "jax", "torch") if find_spec(name)]
-PAIRS = [pair for pair in itertools.permutations(INSTALLED, 2) if "torch" in pair]
+PAIRS = list(itertools.permutations(INSTALLED, 2))
+WITH_TORCH = [pair for pair in PAIRS if "torch" in pair]
 
-pytestmark = pytest.mark.skipif(not PAIRS, reason="torch is not installed beside TensorFlow or JAX")
-across = pytest.mark.parametrize(("before", "now"), PAIRS)
+across = pytest.mark.parametrize(("before", "now"), WITH_TORCH)
+across_all = pytest.mark.parametrize(
+    ("before", "now"), [pair for pair in PAIRS if pair in WITH_TORCH or pair == ("tensorflow", "jax")]
+)
 
-Run = Callable[[str], Path]
+Run = Callable[..., Path]
 
 
 def start(
@@ -78,12 +82,12 @@ def tree(directory: Path) -> dict[Path, bytes]:
 
 @pytest.fixture(scope="module")
 def preempted(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The directory of a run on a backend that was preempted in its second epoch."""
+    """The directory of a run on a backend that was preempted, in its second epoch unless another place is given."""
 
     @functools.cache
-    def get(backend: str) -> Path:
+    def get(backend: str, strike: str = "1 2") -> Path:
         directory = tmp_path_factory.mktemp(backend) / "run"
-        run = start(directory, backend, "1 2")
+        run = start(directory, backend, strike)
         assert run.returncode == 75, run.stderr
         return directory
 
@@ -114,6 +118,34 @@ def test_without_what_says_whose_it_is_it_is_refused(
     assert tree(directory) == kept
 
 
+@across_all
+def test_its_checkpoint_is_not_used_where_run_json_says_to_be_of_this_backend(
+    before: str, now: str, preempted: Run, tmp_path: Path
+) -> None:
+    directory = shutil.copytree(preempted(before), tmp_path / "run")
+    shutil.copy(preempted(now) / "run.json", directory)
+    kept = tree(directory)
+    run = start(directory, now)
+    assert (run.returncode, said(run, "STEP")) == (1, [])
+    assert f"saved on another backend of Keras, {before}, and this program runs on {now}" in run.stderr
+    assert tree(directory) == kept
+
+
+@across_all
+def test_a_checkpoint_that_was_moved_there_is_passed_over(
+    before: str, now: str, preempted: Run, tmp_path: Path
+) -> None:
+    directory = shutil.copytree(preempted(now), tmp_path / "run")
+    expected = start(shutil.copytree(directory, tmp_path / "alone"), now)
+    (moved,) = preempted(before, "2 2").glob("step-*")
+    kept = tree(shutil.copytree(moved, directory / moved.name))
+    run = start(directory, now)
+    assert f"saved on another backend of Keras, {before}, and this program runs on {now}" in run.stderr
+    assert said(run, "STEP") == said(expected, "STEP") != []
+    assert said(run, "END") == said(expected, "END") != []
+    assert tree(directory / moved.name).items() >= kept.items()
+
+
 @across
 def test_its_weights_are_taken_over_bit_by_bit(before: str, now: str, preempted: Run) -> None:
     here, there = (start(preempted(before), backend, "load") for backend in (now, before))
@@ -121,7 +153,7 @@ def test_its_weights_are_taken_over_bit_by_bit(before: str, now: str, preempted:
     assert said(here, "END") == said(there, "END") != []
 
 
-@pytest.mark.skipif("tensorflow" not in INSTALLED, reason="TensorFlow is not installed")
+@pytest.mark.skipif(not {"tensorflow", "torch"} <= {*INSTALLED}, reason="needs TensorFlow and torch")
 def test_tf_data_is_replayed_on_torch_as_the_log_says(tmp_path: Path) -> None:
     undisturbed = start(tmp_path / "undisturbed", "torch", data="tf.data")
     preempted = start(tmp_path / "run", "torch", "1 2", data="tf.data")

@@ -127,9 +127,8 @@ class _Rest:
 
     def __iter__(self) -> Iterator[Any]:
         self._asked += 1
-        if (
-            self.is_empty and self._asked > 1
-        ):  # The order for which workers are started; it is asked for later.
+        # The order for which workers are started; it is asked for later.
+        if self.is_empty and self._asked > 1:
             return iter(())
         return self._rest_of(iter(self.sampler))
 

@@ -331,6 +331,7 @@ class FilesDrill:
             say("drill 1 of 2: undisturbed", style="bold")
             undisturbed = self.trainer.train("undisturbed", places.copy_for("undisturbed"))
             result.files = sorted(undisturbed.files)
+            compared_files(undisturbed, undisturbed)  # What cannot be read is said before the second run.
             result.plan = plan = plan_strikes(
                 result.seed, self.wanted, undisturbed.lines, self.trainer.workers, self.signal, self.kill
             )

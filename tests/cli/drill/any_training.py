@@ -54,7 +54,7 @@ if fault == "ended" and begin:
 out.mkdir(exist_ok=True)
 np.savez(out / "weights.npz", weights=weights)
 (out / "log.txt").write_text(f"{STEPS} steps\n" + "continued\n" * (fault == "log" and begin > 0))
-if fault == "torn" and begin:
+if fault == "broken" or (fault == "torn" and begin):
     (out / "weights.npz").write_bytes((out / "weights.npz").read_bytes()[:50])
 if fault == "more" and begin:
     (out / "more.txt").write_text("")

@@ -169,6 +169,12 @@ def test_patterns_that_mean_no_file_are_told_after_the_first_run():
     assert "drill 2 of 2" not in told.stdout
 
 
+def test_a_file_that_cannot_be_read_is_told_after_the_first_run():
+    told = drill(*AT, code=3, FAULT="broken")
+    assert "weights.npz of the undisturbed run: Expected weights.npz to be a whole .npz file" in told.stderr
+    assert "drill 2 of 2" not in told.stdout
+
+
 def test_a_folder_means_all_files_in_it_and_both_runs_are_kept(here, tmp_path):
     kept = tmp_path / "kept"
     told = drill(*AT, "--keep", str(kept), state="out").stdout
