@@ -247,6 +247,10 @@ class InputFeed(abc.ABC):
         )
         return type(self)(epoch_iterator)
 
+    def let_go(self) -> None:
+        """The fit is over: Keras alone has its iterators; but where dropping one may take long, they are kept."""
+        return
+
     # -- The sequence of iterators ---------------------------------------------------------------------
 
     def __iter__(self) -> Any:

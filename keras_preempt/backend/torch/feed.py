@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -105,8 +106,8 @@ class TorchFeed(InputFeed):
 
     # -- Random generators -----------------------------------------------------------------------------
 
-    def snapshot(self, *, everything: bool = False) -> GeneratorStates:
-        return GeneratorStates.take(self._own, everything=everything or self._everything)
+    def snapshot(self, *, everything: bool = False, often: bool = False) -> GeneratorStates:
+        return GeneratorStates.take(self._own, everything=everything or self._everything, often=often)
 
     def apply(self, snapshot: GeneratorStates) -> None:
         snapshot.apply(self._own)
@@ -147,6 +148,14 @@ class TorchFeed(InputFeed):
         loader = self._passed_loader
         self.had_workers = loader is not None and loader.persistent_workers
 
+    def let_go(self) -> None:
+        """See `InputFeed.let_go`: the worker processes of an iterator end when nobody holds it any more."""
+        source, self.live = self._source, None
+        for name in ("_get_iterator", "reset"):  # Those of this feed.
+            vars(source).pop(name, None)
+        self._dataset_of = lambda: None
+        self.epoch_iterator = self._source = weakref.proxy(source)
+
     # -- The sequence of iterators ---------------------------------------------------------------------
 
     def loader(self) -> Any:
@@ -183,6 +192,7 @@ class LiveIterator:
         )
         self._present: Any = None  # The states from before the first draw here.
         self._given = 0  # How many batches of the epoch were drawn.
+        self._draws = False  # Whether any was drawn here.
         self._state: tuple[int, Any] | None = saved.get("state")  # Where the loader was after so many.
         # Whether it was an iterator of workers that were there before.
         self._again = bool(saved.get("again"))
@@ -216,7 +226,8 @@ class LiveIterator:
         assert self._batches is not None
         feed = self._feed
         if feed.records:
-            feed.before_draw = now = feed.snapshot()
+            feed.before_draw = now = feed.snapshot(often=self._draws)
+            self._draws = True
             if self._began is None:
                 self._began = now
             # Before the first one, a dataset may tell the end of the epoch before.

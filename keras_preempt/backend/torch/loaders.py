@@ -91,7 +91,7 @@ def keeps_workers(loader: Any) -> bool:
 
 def begun(loader: Any) -> Iterator[Any]:
     """Returns an iterator of a loader, also one of a class with its own `__iter__`; its workers are deaf to notices."""
-    with deaf_to_notices():
+    with deaf_to_notices(loader):
         return iter(loader)
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any
 
+import keras
+
 from keras_preempt.backend.bytecode import names_in, stored_attributes
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.keras.model_parts import layers_of
@@ -26,7 +28,15 @@ _COMPILED = (
     "differ (use drop_last=True)"
 )
 
-_HOOKS = ("on_train_batch_begin", "on_train_batch_end")
+_HOOKS = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
+"""The hooks of a step, and what each calls that a callback does not have."""
+
+
+def _has_own(callback: Any, name: str) -> bool:
+    """Whether the hook of a callback, if it is not of this package, is another one than that of the base class."""
+    function = getattr(getattr(callback, name, None), "__func__", None)
+    ours = type(callback).__module__.startswith("keras_preempt.")
+    return not ours and function is not getattr(keras.callbacks.Callback, name)
 
 
 def sums_gradients(train_step: Any) -> bool:
@@ -78,9 +88,19 @@ class TorchFit(RunningFit):
             self.feed.knows(self.validation_data)
 
     def guard(self, settle: Callable[[BaseException], BaseException]) -> Callable[[], None]:
+        """See `RunningFit.guard`. Ours settle errors in their hooks of a step, and most of the others have none there.
+
+        So what costs time in each step is put around only those that a callback has.
+        """
         unguarded = super().guard(settle)
         model, container = self._model, self._container
         train_function = model.train_function
+        callbacks = self._frame_callbacks.callbacks
+        hooks = [
+            name
+            for name, inner in _HOOKS.items()
+            if any(_has_own(each, one) for each in callbacks for one in (name, inner))
+        ]
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
             try:
@@ -104,14 +124,14 @@ class TorchFit(RunningFit):
             return called
 
         model.train_function = guarded
-        for name in _HOOKS:
+        for name in hooks:
             vars(container())[name] = hook(name)
 
         def end() -> None:
             unguarded()
             if model.train_function is guarded:
                 model.train_function = train_function
-            for name in _HOOKS:
+            for name in hooks:
                 vars(container() or self).pop(name, None)
 
         return end

@@ -385,6 +385,9 @@ class Session:
         self._over = True
         if self._unwatch is not None:
             self._unwatch()
+        self._fit.feed.let_go()
+        if (validated := self._validations.feed) is not None:
+            validated.let_go()
         self._fit.forget_start()
         if self._nothing_trained:  # Its variables may come into being only now, as in an evaluation.
             vars(self._model)["_keras_preempt_state"] = self._model_state

@@ -140,7 +140,12 @@ class Guarded(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize(
-    "hook", ["on_epoch_begin", "on_train_batch_begin", "on_train_batch_end", "on_epoch_end"]
+    "hook",
+    [
+        "on_epoch_begin",
+        *("on_train_batch_begin", "on_batch_begin", "on_train_batch_end", "on_batch_end"),
+        "on_epoch_end",
+    ],
 )
 def test_an_error_of_a_hook_is_shown_to_the_guard(hook: str) -> None:
     def fail(model: Any) -> None:
@@ -150,6 +155,19 @@ def test_an_error_of_a_hook_is_shown_to_the_guard(hook: str) -> None:
     with pytest.raises(KeyError):
         fit("on_train_end", lambda model: None, callbacks=[guarded, Looking(hook, fail)])
     assert [type(error) for error in guarded.shown] == [KeyError]
+
+
+def test_nothing_is_put_around_hooks_of_a_step_that_no_callback_has() -> None:
+    def replaced(model: Any) -> list[str]:
+        container = BACKEND.running_fit(model)._frame_callbacks
+        return [name for name in vars(container) if name.startswith("on_train_batch")]
+
+    looking = Looking("on_epoch_begin", replaced)
+    fit("on_train_end", lambda model: None, callbacks=[Guarded(), looking])
+    assert looking.found == [[]]
+    has_one = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)
+    fit("on_train_end", lambda model: None, callbacks=[Guarded(), has_one, looking])
+    assert looking.found[1] == ["on_train_batch_end"]
 
 
 def test_an_error_of_a_step_is_shown_to_the_guard() -> None:
