@@ -100,8 +100,6 @@ class InputFeed(abc.ABC):
 
         epoch_iterator.reset = note_and_reset
 
-    # -- What only a backend knows ---------------------------------------------------------------------
-
     @property
     @abc.abstractmethod
     def dataset(self) -> Any:
@@ -250,8 +248,6 @@ class InputFeed(abc.ABC):
     def let_go(self) -> None:
         """The fit is over: Keras alone has its iterators; but where dropping one may take long, they are kept."""
         return
-
-    # -- The sequence of iterators ---------------------------------------------------------------------
 
     def __iter__(self) -> Any:
         prepared, self._prepared = self._prepared, None

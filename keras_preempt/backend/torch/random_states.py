@@ -79,12 +79,13 @@ class NumpyState:
         In other cases a `numpy.random.set_state` since the last call that changed nothing but the half of a pair would
         not be seen.
         """
-        generator = np.random.get_bit_generator()
+        generator = vars(np.random)["get_bit_generator"]()  # Its types do not export it.
         if type(generator) is not np.random.MT19937:
             return np.random.get_state(legacy=True)
         words = ctypes.string_at(generator.ctypes.state_address, self._SIZE)
         if asked or words != self._words:
-            self._told = told = np.random.get_state(legacy=True)
+            told: Any = np.random.get_state(legacy=True)
+            self._told = told
             _, key, place, left, _ = told
             as_read = key.tobytes() + place.to_bytes(4, sys.byteorder)
             self._words = words if words == as_read and not left else b""

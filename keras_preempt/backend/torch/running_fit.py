@@ -35,7 +35,7 @@ _HOOKS = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_ba
 def _has_own(callback: Any, name: str) -> bool:
     """Whether the hook of a callback, if it is not of this package, is another one than that of the base class."""
     function = getattr(getattr(callback, name, None), "__func__", None)
-    ours = type(callback).__module__.startswith("keras_preempt.")
+    ours = type(callback).__module__.partition(".")[0] == __name__.partition(".")[0]
     return not ours and function is not getattr(keras.callbacks.Callback, name)
 
 
