@@ -246,7 +246,7 @@ class InputFeed(abc.ABC):
         return type(self)(epoch_iterator)
 
     def let_go(self) -> None:
-        """The fit is over: Keras alone has its iterators; but where dropping one may take long, they are kept."""
+        """The fit is over: drops what is held of Keras' iterators, where that keeps processes of the data alive."""
         return
 
     def __iter__(self) -> Any:

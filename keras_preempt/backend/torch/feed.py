@@ -106,8 +106,8 @@ class TorchFeed(InputFeed):
 
     # -- Random generators -----------------------------------------------------------------------------
 
-    def snapshot(self, *, everything: bool = False, often: bool = False) -> GeneratorStates:
-        return GeneratorStates.take(self._own, everything=everything or self._everything, often=often)
+    def snapshot(self, *, everything: bool = False) -> GeneratorStates:
+        return GeneratorStates.take(self._own, everything=everything or self._everything)
 
     def apply(self, snapshot: GeneratorStates) -> None:
         snapshot.apply(self._own)
@@ -192,7 +192,6 @@ class LiveIterator:
         )
         self._present: Any = None  # The states from before the first draw here.
         self._given = 0  # How many batches of the epoch were drawn.
-        self._draws = False  # Whether any was drawn here.
         self._state: tuple[int, Any] | None = saved.get("state")  # Where the loader was after so many.
         # Whether it was an iterator of workers that were there before.
         self._again = bool(saved.get("again"))
@@ -226,8 +225,7 @@ class LiveIterator:
         assert self._batches is not None
         feed = self._feed
         if feed.records:
-            feed.before_draw = now = feed.snapshot(often=self._draws)
-            self._draws = True
+            feed.before_draw = now = feed.snapshot()
             if self._began is None:
                 self._began = now
             # Before the first one, a dataset may tell the end of the epoch before.

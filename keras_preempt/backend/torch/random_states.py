@@ -7,10 +7,8 @@ one for each device.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import random
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,41 +58,6 @@ def _tensor(state: Array) -> torch.Tensor:
     return torch.from_numpy(np.array(state, np.uint8))
 
 
-class NumpyState:
-    """The state of NumPy's global generator, which NumPy takes 50 microseconds to tell, and only if it was drawn from.
-
-    The words of the generator are compared in memory. Beside them the state has half of a pair of normal numbers, if
-    one was drawn and the other is left; while one is left, NumPy is always asked.
-    """
-
-    _SIZE = 624 * 4 + 4  # The words and the place among them.
-
-    def __init__(self) -> None:
-        self._told: Any = None
-        self._words = b""
-
-    def now(self, *, asked: bool) -> Any:
-        """Returns the state as `numpy.random.get_state` does; `asked`: from there in any case.
-
-        In other cases a `numpy.random.set_state` since the last call that changed nothing but the half of a pair would
-        not be seen.
-        """
-        generator = vars(np.random)["get_bit_generator"]()  # Its types do not export it.
-        if type(generator) is not np.random.MT19937:
-            return np.random.get_state(legacy=True)
-        words = ctypes.string_at(generator.ctypes.state_address, self._SIZE)
-        if asked or words != self._words:
-            told: Any = np.random.get_state(legacy=True)
-            self._told = told
-            _, key, place, left, _ = told
-            as_read = key.tobytes() + place.to_bytes(4, sys.byteorder)
-            self._words = words if words == as_read and not left else b""
-        return self._told
-
-
-_numpy = NumpyState()
-
-
 @dataclass(frozen=True)
 class GeneratorStates:
     """The states of all generators at one moment.
@@ -112,14 +75,11 @@ class GeneratorStates:
     numpy: Any = None
 
     @classmethod
-    def take(
-        cls, own: Sequence[torch.Generator], *, everything: bool, often: bool = False
-    ) -> GeneratorStates:
-        """Takes them; `often`: not the first ones of an epoch, see `NumpyState.now`."""
+    def take(cls, own: Sequence[torch.Generator], *, everything: bool) -> GeneratorStates:
         of_data = [each.get_state().numpy() for each in own]
         if not everything:
             return cls(states(), of_data)
-        return cls(states(), of_data, random.getstate(), _numpy.now(asked=not often))
+        return cls(states(), of_data, random.getstate(), np.random.get_state(legacy=True))
 
     def apply(self, own: Sequence[torch.Generator]) -> None:
         restore(self.devices)
