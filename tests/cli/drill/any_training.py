@@ -1,6 +1,7 @@
 """A trainer that knows nothing of this package: NumPy, a checkpoint of its own at SIGTERM, and a resume from it.
 
-FAULT in its environment makes it behave badly; LEAVES is the exit status after a notice.
+FAULT in its environment makes it behave badly; LEAVES is the exit status after a notice, SECONDS_PER_STEP how long a
+step takes.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def save(step: int) -> None:
 
 for step in range(begin, STEPS):
     print(f"step {step} of {STEPS}", flush=True)
-    signal.sigtimedwait([], 0.02)  # How long a step takes.
+    signal.sigtimedwait([], float(os.environ.get("SECONDS_PER_STEP", "0.02")))
     weights = 0.9 * weights + rng.random(4)
     if fault == "unrepeatable":
         weights += int.from_bytes(os.urandom(1), "little")

@@ -52,7 +52,8 @@ def test_a_trainer_that_resumes_exactly_is_identical_whatever_status_it_leaves_w
 
 
 def test_a_trainer_that_is_killed_and_runs_steps_again_is_identical():
-    told = drill("--kill", "--at", "line:step 7 ", "--at", "second:1", FAULT="deaf").stdout
+    moments = ("--at", "line:step 7 ", "--at", "second:1")
+    told = drill("--kill", *moments, FAULT="deaf", SECONDS_PER_STEP="0.2").stdout
     assert (
         "2 preemptions: w0 killed at the line with 'step 7 ' (exit status 137), w0 killed after 1 s" in told
     )
