@@ -13,7 +13,7 @@ from tests.docs.pages import ROOT, Block
 SHELLS = ("sh", "bash", "console")
 
 #: Programs that are not installed here, or that run for minutes. A script of this repository may be named as well.
-PROGRAMS = ("apt-get", "aws", "az", "docker", "gcloud", "kubectl", "make", "pip", "sbatch")
+PROGRAMS = ("apt-get", "aws", "az", "docker", "gcloud", "kubectl", "make", "pip", "python", "sbatch")
 
 _FILE = re.compile(r"(?:--[\w-]+=)?((?:[\w.-]+/)*(?:[\w-]+\.(?:py|yaml|sh|sbatch|toml|txt)|Dockerfile))")
 
