@@ -79,9 +79,11 @@ def assert_names_only_what_is_there(commands: Sequence[Command], why: str) -> No
             continue
         assert program in PROGRAMS, f"{where}: {program} is to be run, or added to {PROGRAMS}"
         if program == "make":
-            (target,) = words
+            target, *settings = words
             makefile = (ROOT / "Makefile").read_text()
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{where}: no target {target}"
+            unread = [each for each in settings if f"$({each.partition('=')[0]})" not in makefile]
+            assert not unread, f"{where}: the Makefile does not read {unread}"
         if program == "pip":
             _assert_installable(where, words)
 
