@@ -15,8 +15,10 @@ VERSIONS_ARGS ?=
 # the first of these on to it, later ones want the second.
 LOCKED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
 
-# What the demo trains on: make demo BACKEND=jax
+# What the demo trains on: make demo BACKEND=jax, or BACKEND=torch, where one process trains
 BACKEND ?= tensorflow
+DEMO_WORKERS := $(if $(filter torch,$(BACKEND)),1,2)
+WITH_TORCH := $(if $(filter torch,$(BACKEND)),$(VENV)/ready-torch)
 
 # Quiet TensorFlow, plain arithmetic. Two workers cannot share one GPU, so the demo trains on the CPU.
 DEMO_ENV := KERAS_BACKEND=$(BACKEND) TF_CPP_MIN_LOG_LEVEL=3 TF_ENABLE_ONEDNN_OPTS=0 CUDA_VISIBLE_DEVICES=-1 \
@@ -32,8 +34,8 @@ help: ## Show this list
 
 setup: $(READY) ## Create .venv with the package and everything it is developed with
 
-demo: $(READY) ## Train real digits with 2 workers, preempt them twice, and compare every bit (up to 3 minutes; BACKEND=jax)
-	$(DEMO_ENV) $(BIN)/keras-preempt drill --workers 2 --preempt 2 --seed 1 --standby -- \
+demo: $(READY) $(WITH_TORCH) ## Train real digits with 2 workers, preempt them twice, and compare every bit (up to 3 minutes; BACKEND=jax or torch)
+	$(DEMO_ENV) $(BIN)/keras-preempt $(subst 2 --pre,$(DEMO_WORKERS) --pre,drill --workers 2 --preempt 2 --seed 1 --standby) -- \
 		$(BIN)/python examples/digits.py runs/digits
 
 test: lint ## Lint, types and all tests but the long ones (25 to 30 minutes; DURATIONS=1 keeps what they take)
@@ -104,3 +106,9 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Installing TensorFlow and the development tools into $(VENV); this takes some minutes once."
 	$(LOCKED) $(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[tensorflow,examples,dev,docs]'
 	@touch $(READY)
+
+# One that is there already is taken, such as one of PyTorch's own wheels without CUDA.
+$(VENV)/ready-torch: $(READY)
+	@echo "Installing torch into $(VENV): 3 GB, unless it is there."
+	$(LOCKED) $(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[torch]'
+	@touch $@

@@ -1,8 +1,8 @@
 """Runs every benchmark, prints all ratios in one table, and writes these and the figures into benchmarks/figures.md.
 
-The summary of docs/performance.md is written from that page. With --jax these are the benchmarks on JAX, which have
-parts of the page of their own. The output of each benchmark is shown as it comes. One that misses its aim or fails is
-named, and the others still run; the exit status is then 1.
+The summary of docs/performance.md is written from that page. With --jax these are the benchmarks on JAX, with --torch
+those on torch, which have parts of the page of their own. The output of each benchmark is shown as it comes. One that
+misses its aim or fails is named, and the others still run; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from figures import FILE, ON_JAX, Ratio, conditions, read, table
+from figures import FILE, ON_JAX, ON_TORCH, Ratio, conditions, read, table
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "docs"))
@@ -30,10 +30,11 @@ PAGE = HERE / "figures.md"
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One program, and the arguments of its short form."""
+    """One program, the arguments of its short form, and those of both forms."""
 
     script: str
     quick: tuple[str, ...]
+    always: tuple[str, ...] = ()
 
 
 BENCHMARKS = (
@@ -64,6 +65,11 @@ BENCHMARKS_ON_JAX = (
     Benchmark("jax_backlog.py", ("--quick",)),
 )
 
+BENCHMARKS_ON_TORCH = (
+    Benchmark("torch_idle.py", ("--repetitions", "20", "--steps", "100")),
+    Benchmark("first_step.py", ("--runs", "1"), ("--backend", "torch")),
+)
+
 
 @dataclass(frozen=True)
 class Part:
@@ -89,6 +95,7 @@ class Part:
 
 ON_TENSORFLOW = Part(BENCHMARKS)
 PART_ON_JAX = Part(BENCHMARKS_ON_JAX, " on JAX", " --jax", ON_JAX)
+PART_ON_TORCH = Part(BENCHMARKS_ON_TORCH, " on torch", " --torch", ON_TORCH)
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,12 @@ class Outcome:
 
 def run(benchmark: Benchmark, *, quick: bool) -> Outcome:
     """Runs one benchmark; its output is shown as it comes."""
-    command = [sys.executable, str(HERE / benchmark.script), *(benchmark.quick if quick else ())]
+    command = [
+        sys.executable,
+        str(HERE / benchmark.script),
+        *benchmark.always,
+        *(benchmark.quick if quick else ()),
+    ]
     with tempfile.TemporaryDirectory() as folder:
         told = Path(folder, "ratios")
         environment = {**os.environ, FILE: str(told), "PYTHONUNBUFFERED": "1"}
@@ -201,11 +213,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="the short form of each, and no page is written")
     parser.add_argument("--only", nargs="+", metavar="SCRIPT", help="run these alone, and write no page")
     parser.add_argument("--renew", action="store_true", help="with --only: write their figures into the page")
-    parser.add_argument(
-        "--jax", action="store_true", help="the benchmarks on JAX, and their part of the page"
-    )
+    backend = parser.add_mutually_exclusive_group()
+    for name, part in (("jax", PART_ON_JAX), ("torch", PART_ON_TORCH)):
+        help_ = f"the benchmarks{part.name}, and their part of the page"
+        backend.add_argument(f"--{name}", dest="part", action="store_const", const=part, help=help_)
     options = parser.parse_args(arguments)
-    part = PART_ON_JAX if options.jax else ON_TENSORFLOW
+    part = options.part or ON_TENSORFLOW
     chosen = [one for one in part.benchmarks if not options.only or one.script in options.only]
     if not chosen:
         parser.error(

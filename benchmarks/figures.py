@@ -16,6 +16,9 @@ from keras_preempt import __version__
 ON_JAX = ("keras", "jax")
 """The packages whose versions a benchmark on JAX names, beside those of its peers."""
 
+ON_TORCH = ("keras", "torch")
+"""The same of a benchmark on torch."""
+
 
 def conditions(*packages: str) -> str:
     """One line on the machine and the versions: a figure without them cannot be compared with another.

@@ -3,6 +3,7 @@
 Each measurement is a process of its own, which trains a convolutional network for one step: with plain Keras, or with a
 PreemptionCallback. The model is built before, or builds its layers in its first step. Processor time is measured, from
 the call of `fit` to the end of the step, since other programs would count in the time by the clock; the two take turns.
+With `--backend torch` nothing is traced, and the data is a DataLoader instead of a tf.data.Dataset.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from figures import Aims, conditions, table, tell
+from figures import ON_TORCH, Aims, conditions, table, tell
 
 MODELS = ("built", "lazily built")
 WAYS = ("plain", "ours")
@@ -25,7 +26,7 @@ AIM = 1.15
 
 _PROGRAM = """
 import os, sys, time
-import keras, numpy as np, tensorflow as tf
+import keras, numpy as np
 from keras_preempt import PreemptionCallback
 from keras_preempt.backend.seam import backend
 
@@ -49,16 +50,23 @@ for _ in range(12):
 network = keras.Sequential([*layers, keras.layers.Flatten(), keras.layers.Dense(10)])
 network.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
 x, y = np.zeros((64, 16, 16, 1), "float32"), np.zeros(64)
-data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
+if keras.backend.backend() == "torch":
+    import torch
+    samples = torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
+    data = torch.utils.data.DataLoader(samples, batch_size=16)
+else:
+    import tensorflow as tf
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
 callbacks = [First()] if way == "plain" else [PreemptionCallback(directory), First()]
 began = time.process_time()
 network.fit(data, verbose=0, callbacks=callbacks)
 """
 
 
-def measure(model: str, way: str) -> float:
+def measure(model: str, way: str, backend: str) -> float:
     """Returns the seconds of processor time from the call of `fit` to the end of the first step."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    environment["KERAS_BACKEND"] = backend
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-c", _PROGRAM, model, way, os.path.join(folder, "run")],
@@ -73,17 +81,20 @@ def measure(model: str, way: str) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--runs", type=int, default=5, help="processes for each model and way")
+    parser.add_argument("--backend", choices=["tensorflow", "torch"], default="tensorflow")
     options = parser.parse_args(arguments)
     if options.runs < 1:
         parser.error("Expected at least 1 run.")
-    print(conditions(), flush=True)
+    on_torch = options.backend == "torch"
+    print(conditions(*(ON_TORCH if on_torch else ())), flush=True)
+    where = " on torch" if on_torch else ""
     aims, rows = Aims(), []
     for model in MODELS:
-        runs = [[measure(model, way) for way in WAYS] for _ in range(options.runs)]
+        runs = [[measure(model, way, options.backend) for way in WAYS] for _ in range(options.runs)]
         plain, ours = (statistics.median(run[column] for run in runs) for column in range(len(WAYS)))
         ratio = statistics.median(ours / plain for plain, ours in runs)
         rows.append([model, f"{plain:.2f}", f"{ours:.2f}", f"{ratio:.3f}"])
-        tell(f"first step of a {model} model", "plain Keras", ratio, better="less")
+        tell(f"first step of a {model} model{where}", "plain Keras", ratio, better="less")
         aims.check(f"first step of a {model} model, over one of plain Keras", ratio, "at most", AIM)
     print(table(["seconds of processor time, the median", "plain Keras", "with the callback", "ratio"], rows))
     return aims.report()

@@ -37,6 +37,8 @@ ROWS: dict[str, str | None] = {
     r"a preemption save": "a save with a snapshot of the input",
     r"import for .* directory": "importing the package",
     r"import for .* bucket": "importing it, with the storage client",
+    r"the hooks of a step on torch": "the hooks of a step without a notice",
+    r"a batch drawn on torch": "drawing a batch of a DataLoader",
     r"first step of a built": "the first step, a built model",
     r"first step of a lazily": "the first step, a model that `fit` builds",
     r"the hooks of a step on JAX": "the hooks of a step without a notice",
@@ -58,7 +60,11 @@ _RATIO = re.compile(r"^\| (.+), over (.+) \| ([\d.]+) \| (less|more) \|$", re.MU
 def tables() -> str:
     """Returns a list of the ratios that should be small and one of those that should be large, for each backend."""
     text, parts = FIGURES.read_text(encoding="utf-8"), []
-    for backend, mark in (("TensorFlow", "ratios: "), ("JAX", "ratios on JAX: ")):
+    for backend, mark in (
+        ("TensorFlow", "ratios: "),
+        ("JAX", "ratios on JAX: "),
+        ("torch", "ratios on torch: "),
+    ):
         shown = text.partition(f"<!-- {mark}written")[2].partition(f"<!-- {mark}end")[0]
         ranges: dict[str, dict[tuple[str, str], list[float]]] = {"less": {}, "more": {}}
         for what, peer, ratio, better in _RATIO.findall(shown):
@@ -68,9 +74,9 @@ def tables() -> str:
             peers: dict[str, list[str]] = {}
             for (row, peer), found in ranges[better].items():
                 peers.setdefault(row, []).append(f"{_range(found)} ({peer})")
-            lines = [f"### {heading}, {backend}", ""]
-            lines += [f"- **{row}**: {', '.join(shown)}" for row, shown in peers.items()]
-            parts.append("\n".join(lines))
+            lines = [f"- **{row}**: {', '.join(shown)}" for row, shown in peers.items()]
+            if lines:
+                parts.append("\n".join([f"### {heading}, {backend}", "", *lines]))
     return "\n\n".join(parts)
 
 

@@ -6,7 +6,8 @@ It runs unchanged on one device, on several devices of one machine, and on sever
     python examples/digits.py runs/digits --strategy mirrored --devices 2
     keras-preempt run --workers 2 -- python examples/digits.py runs/digits
 
-and all of that on TensorFlow or, with KERAS_BACKEND=jax in the environment, on JAX, which needs no TensorFlow.
+and all of that on TensorFlow or, with KERAS_BACKEND=jax in the environment, on JAX, which needs no TensorFlow; in one
+process on one device also with KERAS_BACKEND=torch, which needs neither.
 Send it SIGTERM, start it again with the same arguments, and it continues with the next batch.
 """
 
@@ -46,8 +47,8 @@ def parse_arguments() -> argparse.Namespace:
 def start(strategy: str = "auto", devices: int = 1) -> Job:
     """Before anything else: finds the devices and the other workers. The launcher has told each its number."""
     keras.utils.set_random_seed(1)  # Repeatable weights, order of the data, dropout and augmentation.
-    on_jax = keras.backend.backend() == "jax"
-    return (start_jax if on_jax else start_tensorflow)(strategy == "mirrored", devices)
+    begin = {"tensorflow": start_tensorflow, "jax": start_jax, "torch": start_torch}[keras.backend.backend()]
+    return begin(strategy == "mirrored", devices)
 
 
 def start_tensorflow(mirrored: bool, devices: int) -> Job:
@@ -79,6 +80,15 @@ def start_jax(mirrored: bool, devices: int) -> Job:
         data_parallel = keras.distribution.DataParallel(devices=found, auto_shard_dataset=False)
         keras.distribution.set_distribution(data_parallel)
     return Job(contextlib.nullcontext(), jax.process_index() == 0, jax.process_index(), jax.process_count())
+
+
+def start_torch(mirrored: bool, devices: int) -> Job:
+    import torch
+
+    if mirrored:
+        raise SystemExit("On torch, one process trains on one device.")
+    torch.use_deterministic_algorithms(True)  # Repeatable sums, also on a GPU; see docs/torch.md.
+    return Job(contextlib.nullcontext(), first=True)
 
 
 def load_data(batch_size: int, job: Job) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class PreemptionCallback(keras.callbacks.Callback):
 
     Raises:
         ValueError: An argument is invalid.
-        ImportError: Keras runs on another backend than TensorFlow or JAX, or Keras or its backend is too old.
+        ImportError: Keras runs on another backend than TensorFlow, JAX or torch, or it is too old.
 
     Example:
         >>> model.fit(dataset, epochs=10, callbacks=[PreemptionCallback("gs://bucket/runs/1")])

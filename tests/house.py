@@ -28,7 +28,7 @@ ROOMS: dict[tuple[str, ...], str] = {
     ("state",): "what training consists of, captured and restored",
     ("report",): "what happened: events, accounting, progress, TensorBoard, the page",
     ("notices",): "sources of preemption notices; the platform; what the user configured",
-    ("backend",): "everything that knows the internals of Keras, TensorFlow and JAX",
+    ("backend",): "everything that knows the internals of Keras, TensorFlow, JAX and torch",
     ("agreement",): "the protocol by which workers stop at the same step, its messages, and the coordinator",
     ("checkpoint",): "the format on disk: write, commit, read, keep; `storage/`: a directory, a bucket",
     (

@@ -68,7 +68,9 @@ STAGES = (
         "training in processes of its own",
         (
             ".",
+            "backend/test_across.py",
             "backend/test_on_jax.py",
+            "backend/test_on_torch.py",
             "process/test_log_beside_bar.py",
             "report/test_real_runs.py",
             "testing/drills",

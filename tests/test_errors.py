@@ -34,7 +34,9 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 }
 
 
-OTHERS = tuple(f"keras_preempt.{room}" for room in ("cli", "testing", "backend.jax", "__main__"))
+OTHERS = tuple(
+    f"keras_preempt.{room}" for room in ("cli", "testing", "backend.jax", "backend.torch", "__main__")
+)
 
 
 def errors() -> list[type[Exception]]:

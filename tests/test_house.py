@@ -65,7 +65,7 @@ ONE_MEANING = {
 def test_a_name_stands_for_one_thing() -> None:
     """A backend defines what the other one defines, too."""
     shared = {
-        name: {re.sub(r"^backend\.(tensorflow|jax)\.", "", module) for module in modules}
+        name: {re.sub(r"^backend\.(tensorflow|jax|torch)\.", "", module) for module in modules}
         for name, modules in HOUSE.shared_names().items()
     }
     assert {name: where for name, where in shared.items() if len(where) > 1 and name not in ONE_MEANING} == {}

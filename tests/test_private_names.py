@@ -14,9 +14,9 @@ import pytest
 import keras_preempt
 from keras_preempt.backend import requirements
 from keras_preempt.backend.keras import callbacks, model_parts, names
+from keras_preempt.backend.keras.first_use import FirstUse
 from keras_preempt.backend.keras.names import KerasInternalsError, PrivateName
 from keras_preempt.backend.tensorflow import repairs
-from keras_preempt.backend.tensorflow.first_use import FirstUse
 
 PACKAGE = Path(keras_preempt.__file__).parent
 MODULES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
@@ -103,9 +103,12 @@ def test_the_search_finds_what_it_is_for(borrowing: str) -> None:
 
 
 OF_KERAS = [module for module in MODULES if module.startswith("backend/keras/")]
-ABOUT_KERAS = ("backend", "feed", "first_use", "multi_worker_fit", "replica_branches", "variables")
+ABOUT_KERAS = ("backend", "feed", "multi_worker_fit", "replica_branches", "variables")
 """Those modules of the TensorFlow backend that reach into Keras and not into TensorFlow."""
 ON_JAX = [module for module in MODULES if module.startswith("backend/jax/")]
+
+
+ON_TORCH = [module for module in MODULES if module.startswith("backend/torch/")]
 
 
 def distributed_table(name: str) -> tuple[str, ...]:
@@ -164,6 +167,11 @@ def test_every_private_attribute_of_keras_is_in_the_table_of_tensorflow(module: 
 def test_every_private_attribute_of_keras_is_in_the_table_of_jax(module: str) -> None:
     """Of JAX itself no private attribute is used: its private state is reached by public names of a private module."""
     assert _attributes((PACKAGE / module).read_text()) <= TABLES["jax"]
+
+
+@pytest.mark.parametrize("module", ON_TORCH)
+def test_every_private_attribute_of_keras_and_torch_is_in_the_table_of_torch(module: str) -> None:
+    assert _attributes((PACKAGE / module).read_text()) <= TABLES["torch"]
 
 
 def test_private_modules_of_jax_are_reached_in_two_places_and_checked_there() -> None:

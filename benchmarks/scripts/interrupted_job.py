@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,8 @@ def noting(folder: Path, wait_at: int | None) -> Callable[[Any, Any], Any]:
 
     def note(updates: Any, samples: Any) -> Any:
         with steps.open("a") as stream:
-            stream.write(
-                json.dumps({"updates": int(updates), "samples": [int(each) for each in samples]}) + "\n"
-            )
+            step = {"updates": int(updates), "samples": [int(each) for each in samples], "at": time.time()}
+            stream.write(json.dumps(step) + "\n")
         if int(updates) == wait_at:
             print("READY", flush=True)
             sys.stdin.readline()

@@ -68,6 +68,11 @@ def hooks(callbacks: list[Any]) -> Timer:
     container._async_train = (
         False  # On JAX Keras may leave the second hook to another thread, at a cost of its own.
     )
+    return driven(container)
+
+
+def driven(container: Any) -> Timer:
+    """Returns what drives the hooks of steps through a list of callbacks, such as that of a running fit."""
 
     def turn(steps: int) -> float:
         began = time.thread_time()

@@ -1,1 +1,1 @@
-"""Everything that knows the internals of Keras, TensorFlow and JAX."""
+"""Everything that knows the internals of Keras, TensorFlow, JAX and torch."""

@@ -1,4 +1,4 @@
-"""How each backend makes a GPU add numbers in the same order each time. Imports neither of them."""
+"""How each backend makes a GPU add numbers in the same order each time. Imports none of them."""
 
 from __future__ import annotations
 
@@ -33,4 +33,11 @@ OF_JAX = Determinism(
     r"--xla_gpu_(deterministic|exclude_nondeterministic)_ops(=true|=1|\s|\Z)",
     "deterministic_ops",
     "Set XLA_FLAGS=--xla_gpu_deterministic_ops=true for the job",
+)
+
+OF_TORCH = Determinism(
+    "CUBLAS_WORKSPACE_CONFIG",
+    r"(?!)",  # It is needed, and not enough: torch has no variable that is.
+    "use_deterministic_algorithms",
+    "Call torch.use_deterministic_algorithms(True) in the script, and set CUBLAS_WORKSPACE_CONFIG=:4096:8 for the job",
 )

@@ -17,11 +17,12 @@ from keras_preempt.process import log
 logger = logging.getLogger("keras_preempt")
 
 
-_NAMES = {"keras": "Keras", "tensorflow": "TensorFlow", "jax": "JAX"}
+_NAMES = {"keras": "Keras", "tensorflow": "TensorFlow", "jax": "JAX", "torch": "torch"}
 _INSTALL = {
     "tensorflow": "Install it with `pip install 'keras-preempt[tensorflow]'`, or on a Cloud TPU with `pip install "
     "'keras-preempt[tpu]'`; the two exclude each other.",
     "jax": "Install it with `pip install 'keras-preempt[jax]'`.",
+    "torch": "Install it with `pip install 'keras-preempt[torch]'`.",
 }
 
 _warned: set[str] = set()
@@ -34,16 +35,17 @@ def check_installed() -> None:
     """
     if not any(map(find_spec, VERIFIED)):
         raise ImportError(
-            "Expected TensorFlow or JAX to be installed. Received: neither. Install TensorFlow with `pip install "
-            "'keras-preempt[tensorflow]'`, or on a Cloud TPU with `pip install 'keras-preempt[tpu]'` (the two exclude "
-            "each other), or JAX with `pip install 'keras-preempt[jax]'` and set KERAS_BACKEND=jax."
+            "Expected TensorFlow, JAX or torch to be installed. Received: none of them. Install TensorFlow with `pip "
+            "install 'keras-preempt[tensorflow]'`, or on a Cloud TPU with `pip install 'keras-preempt[tpu]'` (the two "
+            "exclude each other); or JAX with `pip install 'keras-preempt[jax]'` and set KERAS_BACKEND=jax; or torch "
+            "with `pip install 'keras-preempt[torch]'` and set KERAS_BACKEND=torch."
         )
     backend = _backend()
     if backend not in VERIFIED:
         raise ImportError(
-            f"Expected Keras to run on the TensorFlow or the JAX backend. Received: {backend!r}. Set the environment "
-            "variable KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax before Keras is imported, or the 'backend' in "
-            "~/.keras/keras.json."
+            f"Expected Keras to run on the TensorFlow, the JAX or the torch backend. Received: {backend!r}. Set the "
+            "environment variable KERAS_BACKEND to tensorflow, jax or torch before Keras is imported, or the 'backend' "
+            "in ~/.keras/keras.json."
         )
     import keras
 
@@ -52,7 +54,8 @@ def check_installed() -> None:
         if wrong := too_old(package, installed[package], oldest):
             raise ImportError(" ".join(wrong))
     for package, (_, newest) in VERIFIED[backend].items():
-        if Version(installed[package]) > Version(newest) and package not in _warned:
+        # Without the local part: "2.14.1+cu130" is torch 2.14.1 for CUDA 13.0.
+        if Version(Version(installed[package]).public) > Version(newest) and package not in _warned:
             _warned.add(package)
             found = "What is needed of it is checked where it is used."
             if package == "keras":

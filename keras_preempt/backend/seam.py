@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _BACKENDS = {
     "jax": "keras_preempt.backend.jax.backend",
     "tensorflow": "keras_preempt.backend.tensorflow.backend",
+    "torch": "keras_preempt.backend.torch.backend",
 }
 """The module of each backend, by Keras' name for it, whose `BACKEND` it is."""
 
@@ -76,6 +77,10 @@ class Variables:
         import keras  # Here, since what trains nothing works without it.
 
         return is_a(value, keras.Variable)
+
+    def may_change(self, value: Any) -> bool:
+        """Whether a value that a metric has returned may be another one once the metric has counted more."""
+        return self.is_variable(value)
 
     def is_tensor(self, value: Any) -> bool:
         """Whether a value is a tensor or a variable."""
@@ -182,6 +187,8 @@ class Backend:
             `place.PREEMPTION_NOTICE_KEY`.
         runs_ahead: Whether a step is still being computed when the training function returns; `RunningFit.finish_hooks`
             then waits for what callbacks do with its logs.
+        keeps_global_draws: Whether a checkpoint has the states of all global generators that a step may draw from.
+        named_in_runs: Keras' name for it, which the identity of a run has; empty if the types of its variables tell.
     """
 
     name: str
@@ -191,6 +198,8 @@ class Backend:
     fit: type[RunningFit] | None = None
     hears_by_key = False
     runs_ahead = False
+    keeps_global_draws = False
+    named_in_runs = ""
 
     def versions(self) -> dict[str, str]:
         """Returns the versions of what a checkpoint depends on, by package, for its manifest."""
@@ -293,6 +302,13 @@ class Backend:
         """Returns what to do about a GPU of this process that may add numbers in another order each time; else ""."""
         return ""
 
+    def random_states(self) -> dict[str, Array]:
+        """Returns the states of the backend's own global random generators, by name."""
+        return {}
+
+    def restore_random_states(self, states: Mapping[str, Array]) -> None:
+        """Sets these generators to states that `random_states` has returned."""
+
     # -- One fit ---------------------------------------------------------------------------------------
 
     def running_fit(self, model: Any) -> RunningFit:
@@ -325,6 +341,10 @@ class Backend:
     def validation_may_draw(self, model: Any) -> bool:
         """Whether the code of a validation step refers to random numbers outside of Keras."""
         return False
+
+    def unkept(self, model: Any) -> list[str]:
+        """Returns, in words, what a model holds that its step may change and no checkpoint has."""
+        return []
 
     def before_capture(self, model: Any) -> None:
         """Called before variables of a model are read or assigned to: makes them hold the result of its last step."""

@@ -25,21 +25,31 @@ NEWEST_TENSORFLOW = "2.21.0"
 VERIFIED_TENSORFLOW = (OLDEST_TENSORFLOW, "2.17.1", NEWEST_TENSORFLOW)
 """All that were verified."""
 
-OLDEST_JAX = "0.10.2"
-"""The newest for Python 3.11, and the oldest that was verified."""
+OLDEST_JAX = "0.6.0"
+"""The first that has every method of the coordination client that is relied upon."""
 
 NEWEST_JAX = "0.12.0.1"
 """A newer one works as long as it has the private names of `backend.jax`."""
 
-OLDEST_KERAS_ON_JAX = "3.15.1"
-"""The only version that was verified on JAX so far."""
+VERIFIED_JAX = (OLDEST_JAX, "0.7.2", "0.8.3", "0.9.2", "0.10.2", "0.11.2", NEWEST_JAX)
+"""All that were verified."""
+
+OLDEST_TORCH = "2.6.0"
+"""The oldest that was verified; older ones were not tried."""
+
+NEWEST_TORCH = "2.15.0"
+"""A newer one works as long as it has the private names of `backend.torch`."""
+
+OLDEST_KERAS_ON_TORCH = "3.15.1"
+"""The only version that was verified on torch so far."""
 
 VERIFIED = {
     "tensorflow": {
         "keras": (OLDEST_KERAS, NEWEST_KERAS),
         "tensorflow": (OLDEST_TENSORFLOW, NEWEST_TENSORFLOW),
     },
-    "jax": {"keras": (OLDEST_KERAS_ON_JAX, NEWEST_KERAS), "jax": (OLDEST_JAX, NEWEST_JAX)},
+    "jax": {"keras": (OLDEST_KERAS, NEWEST_KERAS), "jax": (OLDEST_JAX, NEWEST_JAX)},
+    "torch": {"keras": (OLDEST_KERAS_ON_TORCH, NEWEST_KERAS), "torch": (OLDEST_TORCH, NEWEST_TORCH)},
 }
 """What has to be installed, by backend: each package with its oldest and newest verified version."""
 
@@ -76,12 +86,13 @@ class UnsupportedJax(_UnsupportedVersion):
     """The installed JAX lacks a private name that this package needs, or has changed it."""
 
     def __init__(self, expected: str) -> None:
-        super().__init__("JAX", metadata.version("jax"), (OLDEST_JAX, NEWEST_JAX), expected)
+        super().__init__("JAX", metadata.version("jax"), VERIFIED_JAX, expected)
 
 
 DISTRIBUTIONS = {
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly"),
     "jax": ("jax",),
+    "torch": ("torch",),
 }
 """The distributions that contain a backend; the first one that is installed counts."""
 

@@ -32,7 +32,10 @@ _OLDER_RELEASE = (
     "of, such as the optimizers of inner models; finish the run with that release. "
 )
 _BACKENDS = {"int64": "tensorflow", "int32": "jax"}
-"""What Keras counts an optimizer's steps in, by the backend that it runs on."""
+"""What Keras counts an optimizer's steps in, by the backend that it runs on, unless the run names its backend."""
+
+NAMED = "backend"
+"""The field of a run's configuration that names its backend, where another one counts steps in the same type."""
 
 # A worker may log before the first one has made run.json; a freshly made file system has lost+found.
 _HARMLESS = {EVENTS, "lost+found"}
@@ -92,15 +95,17 @@ def _checked(store: Store, wanted: dict[str, Any]) -> dict[str, Any]:
         shown = differences[:_SHOWN]
         if len(differences) > _SHOWN:
             shown.append(f"and {len(differences) - _SHOWN} more")
+        elsewhere = _of_another_backend(stored, wanted)
+        older = not elsewhere and all(f": expected {_ABSENT}, " in each for each in differences)
         raise IdentityMismatch(
             f"Expected the model and configuration that {store.url} was started with. Received: "
             f"{len(differences)} {'difference' if len(differences) == 1 else 'differences'}:\n  "
             + "\n  ".join(shown)
             + "\n"
-            + _of_another_backend(stored, wanted)
+            + elsewhere
             + "Pass another directory for this run, or go back to the program that started it. "
             + (_NUMBERS_DIFFER if _differ_in_numbers_alone(stored, wanted) else "")
-            + (_OLDER_RELEASE if all(f": expected {_ABSENT}, " in each for each in differences) else "")
+            + (_OLDER_RELEASE if older else "")
             + "Nothing was changed."
         )
     return stored
@@ -138,7 +143,7 @@ def _of_another_backend(stored: Mapping[str, Any], wanted: Mapping[str, Any]) ->
     """Says so if the run was started on another backend of Keras; empty if it was not."""
     counted = [
         {
-            variable["name"]: _BACKENDS.get(variable["dtype"])
+            variable["name"]: identity["config"].get(NAMED) or _BACKENDS.get(variable["dtype"])
             for variable in identity["optimizer"]
             if variable["name"].endswith("/iteration")
         }

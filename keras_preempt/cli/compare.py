@@ -76,11 +76,12 @@ class Comparison:
     tensor_differences: list[ComparedTensor] = field(default_factory=list)
     state_differences: list[str] = field(default_factory=list)
     set_aside: list[str] = field(default_factory=list)  # Differences that do not decide.
+    files: int = 0  # Where files were compared, and not checkpoints of this package.
 
     @property
     def identical(self) -> bool:
         """Whether something was compared and nothing differs."""
-        return self.tensors > 0 and not self.tensor_differences and not self.state_differences
+        return self.tensors + self.files > 0 and not self.tensor_differences and not self.state_differences
 
     @property
     def history_equal(self) -> bool:

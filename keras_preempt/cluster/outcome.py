@@ -21,6 +21,9 @@ KILLED_BY_TERM = frozenset({-signal.SIGTERM, 128 + signal.SIGTERM})
 #: another are gone; nothing in Python can catch it. By itself it is a failure like any other.
 ABORTED = frozenset({-signal.SIGABRT, 128 + signal.SIGABRT})
 
+#: Older versions of JAX end it with this status instead. A worker that Python ends has said so before.
+ABORTED_UNSAID = 1
+
 #: Somebody pressed Ctrl-C, whether the worker has saved or not: it is not started again.
 INTERRUPTED = frozenset({-signal.SIGINT, EXIT_INTERRUPTED})
 
@@ -53,7 +56,9 @@ class Verdict:
     lost: bool = False
 
 
-def judge(exits: Sequence[WorkerExit], restart_codes: Collection[int]) -> Verdict:
+def judge(
+    exits: Sequence[WorkerExit], restart_codes: Collection[int], unsaid: Collection[int] = ()
+) -> Verdict:
     """Decides why a cluster ended.
 
     A failure that follows the death of another worker is a consequence of it, since collectives fail when a peer is
@@ -66,11 +71,13 @@ def judge(exits: Sequence[WorkerExit], restart_codes: Collection[int]) -> Verdic
     Args:
         exits: All exits, in the order in which the workers ended.
         restart_codes: Exit codes that ask for a restart.
+        unsaid: Workers that have begun a fit and have not said how it ended.
     """
     asked = [e for e in exits if e.code in restart_codes and not e.by_launcher]
     own = [e for e in exits if e.code != 0 and e.code not in restart_codes and not e.by_launcher]
     # Also where the launcher did not wait for it: it takes seconds to notice that a worker is gone.
-    lost = [e for e in exits if e.code == EXIT_WORKER_LOST or _is_aborted_survivor(e, exits)]
+    aborted = [e for e in exits if e.code in ABORTED or (e.code == ABORTED_UNSAID and e.index in unsaid)]
+    lost = [e for e in exits if e.code == EXIT_WORKER_LOST or (e in aborted and _has_lost(e, exits, aborted))]
     if asked:
         own = [e for e in own if e.code != -signal.SIGKILL and e not in lost]
     own = [e for e in own if e not in lost] or own
@@ -87,11 +94,11 @@ def judge(exits: Sequence[WorkerExit], restart_codes: Collection[int]) -> Verdic
     return Verdict(outcome, cause, tuple(notes), only_lost)
 
 
-def _is_aborted_survivor(exit: WorkerExit, exits: Sequence[WorkerExit]) -> bool:
+def _has_lost(exit: WorkerExit, exits: Sequence[WorkerExit], aborted: Sequence[WorkerExit]) -> bool:
     """Whether a worker was aborted after another one had ended by itself, and not with 0."""
     # Where one was killed, the order does not count: the others are aborted within milliseconds.
-    others = [e for e in exits if e.code != 0 and e.code not in ABORTED and not e.by_launcher]
-    return exit.code in ABORTED and any(e.code == -signal.SIGKILL or e.at <= exit.at for e in others)
+    others = [e for e in exits if e.code != 0 and e not in aborted and not e.by_launcher]
+    return any(e.code == -signal.SIGKILL or e.at <= exit.at for e in others)
 
 
 def as_reported(

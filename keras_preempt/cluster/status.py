@@ -119,20 +119,30 @@ def read_cloud(root: Path) -> dict[str, str]:
 
 def overdue(directory: Path, workers: int, limit: float) -> dict[int, int]:
     """The exit statuses that workers announced more than `limit` seconds ago without training again since."""
-
-    def written(name: str) -> float:
-        try:
-            return (directory / name).stat().st_mtime
-        except OSError:
-            return 0.0
-
+    unsaid = read_unsaid(directory, workers)
     found: dict[int, int] = {}
     for index, status in read_statuses(directory, workers).items():
-        said = written(f"worker-{index}.json")
-        trains_again = written(fit_file(index)) > said
-        if status.exit_code and not (status.finished or trains_again) and time.time() - said > limit:
+        said = _written(directory / f"worker-{index}.json")
+        if status.exit_code and not (status.finished or index in unsaid) and time.time() - said > limit:
             found[index] = status.exit_code
     return found
+
+
+def read_unsaid(directory: Path, workers: int) -> frozenset[int]:
+    """Workers that have begun a fit and have not said how it ended, as they do however Python ends it."""
+    return frozenset(
+        index
+        for index in range(workers)
+        if _written(directory / fit_file(index)) > _written(directory / f"worker-{index}.json")
+    )
+
+
+def _written(file: Path) -> float:
+    """When a file was written last; 0 if there is none."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _read(file: Path) -> dict[str, Any] | None:

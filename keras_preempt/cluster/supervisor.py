@@ -39,6 +39,7 @@ from keras_preempt.cluster.status import (
     read_listening,
     read_statuses,
     read_unreported,
+    read_unsaid,
     record_exits,
     recorded_steps,
 )
@@ -304,7 +305,7 @@ class Supervisor:
             return counted.get(member) if recorded is None else recorded
 
         record_exits(status_dir, exits, self._say, steps, hang)
-        verdict = judge(exits, policy.restart_codes)
+        verdict = judge(exits, policy.restart_codes, read_unsaid(status_dir, self._workers))
         if hang is not None and verdict.outcome not in (Outcome.FINISHED, Outcome.INTERRUPTED):
             verdict = Verdict(Outcome.HUNG, verdict.cause, verdict.notes)
             statuses = {**read_unreported(status_dir, hang), **statuses}

@@ -19,6 +19,9 @@ KERAS_PROCESSES = "KERAS_DISTRIBUTION_NUM_PROCESSES"
 KERAS_PROCESS = "KERAS_DISTRIBUTION_PROCESS_ID"
 """The number of this worker, from 0, as ``keras.distribution.initialize`` reads it."""
 
+TORCH_PROCESSES = "WORLD_SIZE"
+"""How many processes ``torchrun`` has started; training on torch is refused beside others."""
+
 STATUS_DIR = "KERAS_PREEMPT_STATUS_DIR"
 """Directory for ``fit-<index>.json`` of each worker when its fit begins, ``worker-<index>.json`` when it ends; set by
 the launcher. One that watches for hangs makes ``beat-<index>`` in it: see ``process/heartbeat.py``."""

@@ -62,8 +62,9 @@ _CHANGING = frozenset(
 _HARMLESS = frozenset(
     {
         *sys.stdlib_module_names,
-        *("keras", "tensorflow", "numpy", "jax", "jaxlib", "pandas", "scipy", "sklearn", "skimage", "h5py"),
-        *("matplotlib", "seaborn", "PIL", "cv2", "tqdm", "rich", "wandb", "mlflow", "absl", "keras_preempt"),
+        *("keras", "tensorflow", "numpy", "jax", "jaxlib", "torch", "pandas", "scipy", "sklearn", "skimage"),
+        *("h5py", "matplotlib", "seaborn", "PIL", "cv2", "tqdm", "rich", "wandb", "mlflow", "absl"),
+        "keras_preempt",
     }
 )
 """Packages that change weights only by those names."""

@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_preempt.agreement.messages import PHASES, Position
+from keras_preempt.backend.seam import backend
+from keras_preempt.backend.versions import VERIFIED
 from keras_preempt.checkpoint.documents import of_file
+from keras_preempt.checkpoint.errors import CheckpointError
 from keras_preempt.checkpoint.finding import CheckpointInfo
 from keras_preempt.checkpoint.layout import MANIFEST, part_file
 from keras_preempt.checkpoint.reader import Loaded
@@ -120,11 +123,17 @@ _LEAST = -(2**31)  # A count may be below 0 where Keras has counted ahead.
 
 
 def checked(info: CheckpointInfo, loaded: Loaded, member: int) -> Loaded:
-    """Returns what worker `member` has read of a checkpoint, if a fit can have written it; else `CorruptCheckpoint`.
+    """Returns what worker `member` has read of a checkpoint, if a fit on this backend can have written it.
 
     Checksums say that a file is what was written, not who wrote it. This is looked at before the workers agree on a
-    checkpoint, so that they can pass it over.
+    checkpoint, so that they can pass it over. Raises CheckpointError if it was written on another backend, and
+    CorruptCheckpoint if no fit can have written it.
     """
+    here = backend().name.lower()
+    if others := [name for name in VERIFIED if name in loaded.manifest.versions and name != here]:
+        raise CheckpointError(
+            f"it was saved on another backend of Keras, {others[0]}, and this program runs on {here}"
+        )
     place = of_file(loaded.manifest.position, f"{info.directory}/{MANIFEST}")
     place.choice("phase", PHASES)
     for name in ("epoch", "batch", "step"):

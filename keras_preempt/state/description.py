@@ -8,7 +8,9 @@ from typing import Any
 import keras
 
 from keras_preempt.backend.keras.running_fit import RunningFit
+from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.documents import FORMAT
+from keras_preempt.checkpoint.identity import NAMED
 from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.state.model import ELSEWHERE, ModelState
 
@@ -40,6 +42,7 @@ def identity_of_run(
         "config": {
             "steps_per_execution": fit.feed.steps_per_execution,
             "input": fit.feed.sample,
+            **({NAMED: name} if (name := backend().named_in_runs) else {}),
             **({} if begun_after is None else {"begun after": begun_after}),
         },
     }

@@ -31,13 +31,12 @@ def grouped(model: keras.Model) -> tuple[Groups, set[int], set[int]]:
         ("optimizer", optimizer_variables),
         ("metrics", model.metrics_variables),
     ]
-    for name, optimizer in own_optimizers(model).items():
+    own = own_optimizers(model)
+    for name, optimizer in own.items():
         groups.append((f"optimizer/{name}", optimizer.variables))
     kept_equal |= {id(v) for group, variables in groups for v in variables if group.startswith("optimizer")}
     accumulators = {
-        id(v)
-        for optimizer in (model.optimizer, *own_optimizers(model).values())
-        for v in gradient_accumulators(optimizer)
+        id(v) for optimizer in (model.optimizer, *own.values()) for v in gradient_accumulators(optimizer)
     }
     return groups, kept_equal - accumulators, accumulators
 

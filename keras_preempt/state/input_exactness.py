@@ -59,7 +59,7 @@ class InputExactness:
 def input_exactness(feed: InputFeed, validation: object = None) -> InputExactness:
     """Returns how exactly the input continues: the training data, and the `validation_data` as it was passed to fit."""
     parts, validated = _ingredients(feed.dataset), _ingredients(validation)
-    in_python = _in_python(parts) or (not feed.pipelines and not feed.is_indexed)
+    in_python = _in_python(parts) or feed.is_coded
     whose = ["training data"] if in_python else []
     is_array = hasattr(validation, "shape") or isinstance(validation, (tuple, list, dict))
     is_code = validation is not None and not is_array and not isinstance(validation, Generator)
@@ -70,6 +70,10 @@ def input_exactness(feed: InputFeed, validation: object = None) -> InputExactnes
         if whose
         else ""
     )
+    if condition and feed.in_workers:
+        condition += ", also in worker processes that have made no batch before"
+    if feed.by_state:
+        condition += ", and the state_dict() of its dataset holds all that the batches depend on"
     doubts = (
         *_doubts_of_pipelines(parts, "training data"),
         *_doubts_of_training(feed, parts),
@@ -80,6 +84,10 @@ def input_exactness(feed: InputFeed, validation: object = None) -> InputExactnes
 
 
 def _how(feed: InputFeed, *, in_python: bool) -> str:
+    if feed.redraws:
+        return "by replay of its epoch: the batches already used are drawn again and dropped"
+    if feed.by_state:
+        return "from what the state_dict() of its loader gave"
     if feed.is_indexed:
         return "in the order of its epoch, of which nothing is drawn again"
     if feed.py_dataset is not None:
@@ -91,7 +99,7 @@ def _how(feed: InputFeed, *, in_python: bool) -> str:
         return "from the state of its Grain iterator"
     if feed.snapshots is not None:
         return "from a snapshot of its iterator: the batches drawn since then are drawn again and dropped"
-    if in_python or feed.is_shared or feed.why_replayed:
+    if in_python or feed.is_shared or feed.why_replayed or feed.draws_early:
         because = f", since {feed.why_replayed}" if feed.why_replayed else ""
         return f"by replay{because}: the batches already used are drawn again and dropped"
     return "from the saved state of its iterator, or by replay where TensorFlow cannot save that"
@@ -178,6 +186,12 @@ def _doubts_of_training(feed: InputFeed, parts: Sequence[Ingredient]) -> Iterato
             "with steps_per_epoch, Keras restarts the workers of a PyDataset in each epoch, after however many batches "
             "they happen to have fetched",
             "Leave out steps_per_epoch, or let the PyDataset have workers=1",
+        )
+    if where := data_code.global_draw(*feed.in_workers):
+        yield (
+            "the code of the training data draws from Python's or NumPy's global random state of its worker processes, "
+            f"which begin anew after a restart (in {where})",
+            'Seed it with the index of the sample and the epoch, or pass PreemptionCallback(input_state="replay")',
         )
     if where := _global_draw(feed, parts):
         if dataset is None:

@@ -61,7 +61,7 @@ def record_states(feed: InputFeed, shuffles: Shuffles | None = None, limit: Stat
         feed.record_grain()
     if feed.is_indexed:
         return  # Its order is enough.
-    if limit.replays:
+    if limit.replays or feed.draws_early:
         feed.why_replayed = too_much(feed) or ""
     elif pipelines.never_has_state(feed.dataset):
         if feed.is_shared:
@@ -110,6 +110,8 @@ class Input(Component):
                 captured["snapshot"] = snapshot
         if (inside or self._place["current"]) and (order := feed.order) is not None:
             captured["order"] = plain.encode(order, arrays, _ORDER)
+        if feed.keeps_workers:
+            captured["workers"] = True
         if (state_of_grain := grain.capture(feed, self._place, arrays, inside=inside)) is not None:
             captured["grain"] = state_of_grain
         if feed.live is None or feed.untouched is None:
@@ -170,6 +172,7 @@ class Input(Component):
                 made_before,
                 feed.made_before,
             )
+        feed.had_workers = bool(captured.get("workers"))
         if made == 0:
             if epoch is not None:
                 py_dataset.restore(feed, epoch, arrays)
@@ -223,7 +226,13 @@ class Input(Component):
         elif feed.is_indexed:
             check_length(feed, required)
             order = plain.decode(captured["order"], arrays) if "order" in captured else None
-            live, how = feed.new_at(left, order) if left else feed.new(), _IN_ORDER
+            live = feed.new_at(left, order)
+            if feed.by_state and order is not None and "state" in order:
+                how = "from what the state_dict() of its loader gave"
+            elif feed.redraws or feed.by_state:
+                how = f"by replay of its epoch: {counted(left, 'batch')} to draw again"
+            else:
+                how = _IN_ORDER
         elif left_out:
             check_length(feed, required)
             live, how = feed.new(), _IN_ORDER
@@ -242,12 +251,14 @@ class Input(Component):
                 else:  # The iterators before do not matter, or it is not known how far the shuffles were.
                     again = again[-1:]
                     following = _each_at(feed, counted_by, made_at[-1:])
-            drawn_from = randomness.fingerprint()
+            whole = not feed.draws_early  # On torch every new iterator draws a seed.
+            drawn_from = randomness.fingerprint(of_backend=whole)
             adapter = feed.epoch_iterator.data_adapter
             live = draw(
                 following(), again, required, following, left=lambda: py_batches.stop_workers(adapter)
             )
-            if randomness.fingerprint() != drawn_from and (why := drew_globally(feed)):
+            drew = randomness.fingerprint(of_backend=whole) != drawn_from
+            if drew and (why := drew_globally(feed)):
                 logger.warning("NOT exact: %s.", why)
             how = f"by replay of {counted(len(again), 'iterator')}, {drawn_again(sum(again), began)}"
         feed.noted = made_at
@@ -274,6 +285,8 @@ def drawn_again_at_most(feed: InputFeed, epochs: int) -> tuple[int, str] | None:
     replays = feed.state_limit is not None and feed.state_limit.replays
     piped = feed.undistributed is not None
     in_state = piped and not feed.is_shared and not pipelines.never_has_state(feed.dataset)
+    if feed.redraws and feed.batches is not None:
+        return feed.batches, "at the end of an epoch"
     if feed.batches is None or feed.is_indexed or feed.grain is not None or (in_state and not replays):
         return None
     if feed.snapshots is not None and not feed.snapshots.given_up:
@@ -299,6 +312,16 @@ def draw_again(
     """
     if not draws:
         return
+    with feed.kept_states():
+        _draw_again(feed, draws, shuffles, made_at)
+    feed.begin_with(draws)
+
+
+def _draw_again(
+    feed: InputFeed, draws: Sequence[int], shuffles: Shuffles | None, made_at: Sequence[Counts | None]
+) -> None:
+    if feed.draws_early and feed.is_indexed:
+        return  # To make an iterator may start processes, and none depends on another.
     if shuffles is not None:
         if feed.is_generator or any(map(pipelines.keeps_an_order, feed.pipelines)):
             following = _each_at(feed, shuffles, made_at)
@@ -307,7 +330,6 @@ def draw_again(
     else:
         matters = feed.is_generator or any(map(pipelines.reshuffles_while_drawn, feed.pipelines))
         draw(feed.new(), list(draws) if matters else [0] * len(draws), 0, feed.new)
-    feed.begin_with(draws)
 
 
 def _needs_all(feed: InputFeed, *, known: bool) -> bool:

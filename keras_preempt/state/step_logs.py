@@ -65,12 +65,12 @@ class StepLogs(Component):
 
 
 def change_later(logs: Any) -> bool:
-    """Whether logs hold a variable, as a metric may return: a validation changes it later."""
+    """Whether logs hold a variable, or a view of one, as a metric may return: a validation changes it later."""
     if isinstance(logs, Mapping):
         return any(change_later(value) for value in logs.values())
     if isinstance(logs, (list, tuple)):
         return any(change_later(value) for value in logs)
-    return backend().variables.is_variable(logs)
+    return backend().variables.may_change(logs)
 
 
 def flat(logs: Any) -> dict[str, Any]:

@@ -30,12 +30,12 @@ for name in ("PreemptionCallback", "TerminationConfig", "Preempted", "enable_mul
 
 
 def test_with_no_backend_every_name_says_what_to_install() -> None:
-    run = python(EVERY_NAME, without=("tensorflow", "jax"))
+    run = python(EVERY_NAME, without=("tensorflow", "jax", "torch"))
     told = run.stdout.splitlines()
     assert (run.returncode, len(told)) == (0, 4), run.stderr
     for line in told:
-        assert line.startswith("Expected TensorFlow or JAX to be installed. Received: neither.")
-        for part in ("tensorflow", "tpu", "jax"):
+        assert line.startswith("Expected TensorFlow, JAX or torch to be installed. Received: none of them.")
+        for part in ("tensorflow", "tpu", "jax", "torch"):
             assert f"pip install 'keras-preempt[{part}]'" in line
         assert "exclude each other" in line
         assert "KERAS_BACKEND=jax" in line
@@ -67,13 +67,13 @@ def test_a_third_backend_of_keras_is_refused_with_what_to_set(tmp_path: Path) ->
     stand_in = tmp_path / "keras"
     (stand_in / "backend").mkdir(parents=True)
     (stand_in / "__init__.py").write_text("from keras import backend\n")
-    (stand_in / "backend" / "__init__.py").write_text("def backend():\n    return 'torch'\n")
+    (stand_in / "backend" / "__init__.py").write_text("def backend():\n    return 'numpy'\n")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     run = python("from keras_preempt import PreemptionCallback", PYTHONPATH=path)
     assert run.returncode == 1
     last = run.stderr.strip().splitlines()[-1]
-    assert "Received: 'torch'" in last
-    assert "KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax" in last
+    assert "Received: 'numpy'" in last
+    assert "KERAS_BACKEND to tensorflow, jax or torch" in last
     assert "keras.json" in last
 
 
@@ -194,9 +194,13 @@ def test_a_version_that_is_too_old_is_refused_with_what_to_install(
 def stated_bounds(extra: str = "") -> dict[str, str]:
     """The lower bounds in pyproject.toml of what is imported, by package; or those of one extra alone."""
     # tomllib came with Python 3.11, and a quoted requirement is easily told from everything else in the file.
-    text = (verify.REPOSITORY / "pyproject.toml").read_text().partition("dev = [")[0]
-    of_jax = next(line for line in text.splitlines() if line.startswith("jax = ["))
-    quoted = re.findall(r'"([a-z0-9-]+>=[0-9.]+)"', of_jax if extra == "jax" else text.replace(of_jax, ""))
+    text = (verify.REPOSITORY / "pyproject.toml").read_text()
+    of = {
+        name: next(line for line in text.splitlines() if line.startswith(f"{name} = ["))
+        for name in ("jax", "torch")
+    }
+    rest = text.partition("dev = [")[0].replace(of["jax"], "")
+    quoted = re.findall(r'"([a-z0-9-]+>=[0-9.]+)"', of.get(extra, rest))
     stated = [Requirement(line) for line in quoted]
     return {each.name: str(each.specifier).removeprefix(">=") for each in stated}
 
@@ -217,4 +221,8 @@ def test_the_stated_range_is_the_one_that_is_verified() -> None:
 
 
 def test_the_stated_range_on_jax_is_the_one_that_is_verified() -> None:
-    assert stated_bounds("jax") == {"jax": versions.OLDEST_JAX, "keras": versions.OLDEST_KERAS_ON_JAX}
+    assert (versions.OLDEST_JAX + ".").startswith(stated_bounds("jax").pop("jax") + ".")
+
+
+def test_the_stated_range_on_torch_is_the_one_that_is_verified() -> None:
+    assert stated_bounds("torch") == {"torch": versions.OLDEST_TORCH, "keras": versions.OLDEST_KERAS_ON_TORCH}

@@ -127,9 +127,11 @@ def test_on_a_third_backend_the_callback_says_what_to_set(really: bool) -> None:
     # Everything above the seam can be imported on any backend: the callback itself refuses, when it is made.
     (made,), last = run.stdout.splitlines(), run.stderr.strip().splitlines()[-1]
     for told in (f"ImportError: {made}", last):
-        assert told.startswith("ImportError: Expected Keras to run on the TensorFlow or the JAX backend.")
+        assert told.startswith(
+            "ImportError: Expected Keras to run on the TensorFlow, the JAX or the torch backend."
+        )
         assert "Received: 'numpy'." in told
-        assert "KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax" in told
+        assert "KERAS_BACKEND to tensorflow, jax or torch" in told
 
 
 def test_on_tensorflow_the_hooks_at_the_end_of_a_step_stay_in_the_main_thread(tmp_path: Path) -> None:

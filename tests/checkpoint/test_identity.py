@@ -108,6 +108,25 @@ def changed(**changes: Any) -> dict[str, Any]:
     return {**copy.deepcopy(identity()), **changes}
 
 
+@pytest.mark.parametrize("other", [("int64", "tensorflow"), ("int32", "jax")], ids=lambda each: each[1])
+@pytest.mark.parametrize("torch_first", [True, False])
+def test_a_run_that_names_its_backend_is_told_from_one_that_counts_steps_in_the_same_type(
+    other: tuple[str, str], torch_first: bool, store: LocalStore
+) -> None:
+    def of(dtype: str, **config: str) -> dict[str, Any]:
+        counted = [{"name": "adam/iteration", "shape": [], "dtype": dtype}]
+        return changed(optimizer=counted, config={**identity()["config"], **config})
+
+    runs = [(of("int32", backend="torch"), "torch"), (of(other[0]), other[1])]
+    (first, before), (second, now) = runs if torch_first else runs[::-1]
+    check_or_create(store, first)
+    check_or_create(store, first)
+    with pytest.raises(IdentityMismatch) as refused:
+        check_or_create(store, second)
+    assert f"another backend of Keras, {before}, and this program runs on {now}" in str(refused.value)
+    assert f"set KERAS_BACKEND={before} to continue it" in str(refused.value)
+
+
 KERNEL, BIAS = identity()["model"]
 SETUP = identity()["setup"]
 WIDER, ROUGHER = {**KERNEL, "shape": [784, 12]}, {**BIAS, "dtype": "bfloat16"}

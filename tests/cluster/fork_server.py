@@ -147,15 +147,24 @@ if __name__ == "__main__":
     import google.cloud.storage
     import keras
     import numpy
-    import tensorflow
 
     import keras_preempt.callback
-    import keras_preempt.handler
     from keras_preempt.backend import seam
     from keras_preempt.checkpoint import failpoints
     from keras_preempt.drilled import hooks
 
-    _imported = (google.cloud.storage, keras, keras_preempt, numpy, seam.backend(), tensorflow)
+    _on_torch = (
+        os.environ.get("KERAS_BACKEND") == "torch"
+    )  # Where there may be no TensorFlow, which the handler needs.
+    _more = ["torch"] if _on_torch else ["tensorflow", "keras_preempt.handler"]
+    _imported = (
+        google.cloud.storage,
+        keras,
+        keras_preempt,
+        numpy,
+        seam.backend(),
+        *map(importlib.import_module, _more),
+    )
     gc.freeze()  # Jobs leave the pages of what is imported shared.
     _request = _server.serve()
     if _request is not None:

@@ -30,7 +30,8 @@ QUIET_CPU = {
     "KERAS_PREEMPT_PLATFORM": "generic",
 }
 
-BACKENDS = ("tensorflow", "jax")
+BACKENDS = ("torch",) if os.environ.get("KERAS_BACKEND") == "torch" else ("tensorflow", "jax")
+"""Those that a fork server is started for: a run of tests on torch alone has no TensorFlow."""
 
 _PROGRAM = Path(__file__).with_name("fork_server.py")
 _PYTHON = Path(__file__).with_name("forked_python.py")

@@ -8,14 +8,16 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from keras_preempt import Preempted, PreemptionCallback, TerminationConfig
 from tests import fits
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 STEPS, BATCH = 4, 4
 
@@ -103,6 +105,8 @@ def model_anew() -> keras.Model:
 
 
 def make_data(batch: int = BATCH) -> tf.data.Dataset:
+    import tensorflow as tf  # Here, since what trains on torch uses the rest.
+
     x = np.arange(STEPS * BATCH * 2, dtype="float32").reshape(-1, 2)
     data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(batch, drop_remainder=True)
     return fits.untuned(data)

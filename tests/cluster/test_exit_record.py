@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from keras_preempt.checkpoint.storage.opening import open_store
 from keras_preempt.cluster import WorkerExit
-from keras_preempt.cluster.status import record_exits, recorded_steps
+from keras_preempt.cluster.status import read_unsaid, record_exits, recorded_steps
 from keras_preempt.process import environment
 from keras_preempt.report import events
 from keras_preempt.report.status import Status
@@ -74,6 +75,19 @@ def test_a_worker_that_has_begun_no_fit_leaves_nothing(status_dir: Path, tmp_pat
     exits = [WorkerExit(member, 1, time.monotonic()) for member in range(3)]
     record_exits(status_dir, exits, pytest.fail)
     assert [path.name for path in tmp_path.iterdir()] == ["status"]
+
+
+def test_a_fit_has_not_said_how_it_ended_until_it_does_and_a_later_one_of_the_same_worker_has_not_either(
+    status_dir: Path,
+) -> None:
+    began, said = status_dir / "fit-1.json", status_dir / "worker-1.json"
+    seen = [read_unsaid(status_dir, 2)]
+    for turn in range(2):
+        for file in (began, said):
+            file.write_text("{}")
+            os.utime(file, (turn, turn + (0.5 if file is said else 0.25)))
+            seen.append(read_unsaid(status_dir, 2))
+    assert seen == [set(), {1}, set(), {1}, set()]
 
 
 def test_a_removed_directory_is_not_created_again(status_dir: Path, tmp_path: Path) -> None:

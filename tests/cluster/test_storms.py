@@ -11,6 +11,8 @@ from the seed, but for how the processes race each other.
 | with saves in memory, lost with some machines | none | six tenths as many (60) |
 | with standbys, under the launcher | none | six tenths as many (60) |
 | workers | 2 | 1 to 4, under the launcher and without it |
+| where Keras runs on torch, of all three kinds | none | 40, with `KERAS_BACKEND=torch` |
+| workers there | none | 1, under the launcher and without it; half of them have processes for their data |
 """
 
 from __future__ import annotations
@@ -32,16 +34,19 @@ from tests.cluster.storms.weather import Gone, Start, Weather
 FIRST = int(os.environ.get("KERAS_PREEMPT_FIRST_STORM", "0"))
 COUNT = int(os.environ.get("KERAS_PREEMPT_STORMS", "100"))
 
-Calm = Callable[[int], Weather]
+ON_TORCH = os.environ.get("KERAS_BACKEND") == "torch"
+ON_TORCH_COUNT = int(os.environ.get("KERAS_PREEMPT_STORMS", "40"))
+
+Calm = Callable[[int, tuple[str, ...]], Weather]
 
 
 @pytest.fixture(scope="session")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> Calm:
-    """The job of so many workers that nothing happens to; each is run once."""
+    """The job of so many workers, on that data, that nothing happens to; each is run once."""
 
     @functools.cache
-    def get(workers: int) -> Weather:
-        weather = Weather(tmp_path_factory.mktemp("calm"), Storm(-1, workers, False, (), ()))
+    def get(workers: int, data: tuple[str, ...]) -> Weather:
+        weather = Weather(tmp_path_factory.mktemp("calm"), Storm(-1, workers, False, (), (), data=data))
         weather.rage()
         return weather
 
@@ -50,7 +55,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Calm:
 
 def go_through(chosen: Storm, folder: Path, calm: Calm) -> None:
     weather = Weather(folder, chosen)
-    undisturbed = calm(chosen.workers)
+    undisturbed = calm(chosen.workers, chosen.data)
     weather.rage()
     found = wrong(weather, undisturbed)
     story = [f"  start {s.number}: {s.codes or s.status}, hit by {len(s.struck)}" for s in weather.starts]
@@ -85,6 +90,18 @@ def test_jobs_with_standbys_end_as_if_nothing_had_happened(
 ) -> None:
     monkeypatch.setenv(STANDBY, "1")
     go_through(replace(storm(seed), launched=True), tmp_path, calm)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(not ON_TORCH, reason="Keras does not run on torch here")
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + ON_TORCH_COUNT))
+def test_jobs_on_torch_that_went_through_storms_end_as_if_nothing_had_happened(
+    seed: int, tmp_path: Path, calm: Calm
+) -> None:
+    draw = (storm, storm, storm_in_saves, storm_in_memory)[seed // 2 % 4]
+    processes = (0, 1, 0, 2)[seed % 4]  # Two of them are kept from epoch to epoch.
+    go_through(replace(draw(seed, workers=1), data=("--loader-workers", str(processes))), tmp_path, calm)
 
 
 @pytest.mark.parametrize(

@@ -258,6 +258,26 @@ def test_the_loss_of_a_worker_is_told_apart_from_an_error_of_the_program(ended, 
     assert (verdict.cause.index, verdict.lost) == (cause, lost)
 
 
+@pytest.mark.parametrize(
+    ("ended", "unsaid", "lost", "survivors"),
+    [
+        (exits(KILL, 1), {1}, True, [1]),
+        (exits(1, KILL), {0}, True, [0]),
+        (exits(KILL, 1), {0}, False, []),  # Its training has said how it ended, so Python has ended it.
+        (exits(KILL, 1, 1), {1}, False, [1]),
+        (exits(KILL, 3), {1}, False, []),
+        (exits(1, 1), {0, 1}, False, []),
+    ],
+)
+def test_a_survivor_that_an_older_jax_has_ended_is_known_by_what_it_has_not_said(
+    ended, unsaid, lost, survivors
+):
+    verdict = judge(ended, [75], unsaid)
+    assert (verdict.outcome, verdict.lost) == (Outcome.FAILED, lost)
+    said = [f"w{index} has lost another worker (exit code 1)" for index in survivors]
+    assert [note for note in verdict.notes if "has lost" in note] == said
+
+
 def test_an_aborted_survivor_is_said_to_have_lost_another_worker():
     assert judge(exits(KILL, ABORT), [75]).notes == (
         "w0 was killed (SIGKILL)",

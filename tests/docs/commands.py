@@ -13,7 +13,7 @@ from tests.docs.pages import ROOT, Block
 SHELLS = ("sh", "bash", "console")
 
 #: Programs that are not installed here, or that run for minutes. A script of this repository may be named as well.
-PROGRAMS = ("apt-get", "aws", "az", "docker", "gcloud", "kubectl", "make", "pip", "sbatch")
+PROGRAMS = ("apt-get", "aws", "az", "docker", "gcloud", "kubectl", "make", "pip", "python", "sbatch")
 
 _FILE = re.compile(r"(?:--[\w-]+=)?((?:[\w.-]+/)*(?:[\w-]+\.(?:py|yaml|sh|sbatch|toml|txt)|Dockerfile))")
 
@@ -79,9 +79,11 @@ def assert_names_only_what_is_there(commands: Sequence[Command], why: str) -> No
             continue
         assert program in PROGRAMS, f"{where}: {program} is to be run, or added to {PROGRAMS}"
         if program == "make":
-            (target,) = words
+            target, *settings = words
             makefile = (ROOT / "Makefile").read_text()
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{where}: no target {target}"
+            unread = [each for each in settings if f"$({each.partition('=')[0]})" not in makefile]
+            assert not unread, f"{where}: the Makefile does not read {unread}"
         if program == "pip":
             _assert_installable(where, words)
 

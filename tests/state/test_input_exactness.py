@@ -37,6 +37,11 @@ def feed(dataset: Any, *, distributed: bool = False, batches: int | None = 8) ->
         changes_itself="",
         why_replayed="",
         is_indexed=False,
+        is_coded=False,
+        in_workers=(),
+        redraws=False,
+        by_state=False,
+        draws_early=False,
         epoch_iterator=SimpleNamespace(data_adapter=None, steps_per_epoch=None),
         **nothing,
     )

@@ -2,11 +2,12 @@
 
 The canaries look at every private name that is relied upon; the drill preempts two workers once and compares every
 bit. Combinations are both ends of the range of Keras and TensorFlow (oldest.txt and newest.txt beside this file), every
-supported Python that is installed, tensorflow-tpu in place of TensorFlow, JAX without any TensorFlow on each Python
-that has it, where processes are killed as well, and PyTorch beside TensorFlow, whose data loader has ways to train of
-its own that are preempted there: its wheels for Linux are too large for everybody's environment. The ends, JAX and
-PyTorch are run from this repository, the others from the wheel, installed as a user would into an empty virtual
-environment beside this repository's own. An environment is kept until what it was made from changes.
+supported Python that is installed, tensorflow-tpu in place of TensorFlow, JAX without any TensorFlow, the newest for
+each Python and the oldest, where processes are killed as well, and PyTorch, beside TensorFlow as a data loader and
+without it as the backend, the oldest and the newest, with ways to train of its own that are preempted there: its wheels
+for Linux are too large for everybody's environment. The ends, JAX and PyTorch are run from this repository, the others
+from the wheel, installed as a user would into an empty virtual environment beside this repository's own. An environment
+is kept until what it was made from changes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
+from keras_preempt.backend.versions import NEWEST_KERAS, NEWEST_TORCH, OLDEST_JAX, OLDEST_KERAS, OLDEST_TORCH
+
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 ENDS = ("oldest", "newest")
@@ -37,7 +40,7 @@ CANARIES = (
 )
 JAX_CANARIES = ("tests/backend/jax", "tests/backend/keras/test_py_batches.py")
 JAX_LOSSES = ("tests/cluster/test_jax.py", "-m", "chaos or not chaos", "-k", "process_0_ends or divided")
-JAX_PYTHONS = PYTHONS[1:]
+TORCH_CANARIES = ("tests/backend/torch", "tests/backend/keras/test_py_batches.py")
 TESTED_WITH = ("pytest", "pytest-timeout", "tensorboard")
 
 _WHICH = "import sys; print(sys.executable)"
@@ -64,6 +67,8 @@ class Combination:
         from_wheel: Whether the package is installed from a wheel rather than used from this repository.
         settings: Environment variables that it needs.
         ways: Ways to train (of `tests.ways`) that need what it installs.
+        ways_in: The file of tests that has them.
+        workers: How many the drill starts.
         canaries: The tests that look at the private names of its backend.
         losses: The tests in which processes are killed.
     """
@@ -74,6 +79,8 @@ class Combination:
     from_wheel: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
     ways: tuple[str, ...] = ()
+    ways_in: str = "tests/ways/test_inputs.py"
+    workers: int = 2
     canaries: tuple[str, ...] = CANARIES
     losses: tuple[str, ...] = ()
 
@@ -112,14 +119,35 @@ def combinations() -> list[Combination]:
         found.append(Combination("tpu", sys.executable, what, from_wheel=True, settings=skip))
     what = ("-e", ".[tensorflow,examples,torch]", *locked)
     on_jax = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "KERAS_PREEMPT_FRESH_PROCESSES": "1"}
-    with_jax = ("-e", ".[jax,examples]", *locked)
-    for version in JAX_PYTHONS:
+    with_jax = ("-e", ".[jax,examples]")
+    tests = {"settings": on_jax, "canaries": JAX_CANARIES, "losses": JAX_LOSSES}
+    for version in PYTHONS:
         name = "jax" if version == running else f"jax-python{version}"
         python = sys.executable if version == running else _interpreter(version)
         if python is not None:
-            tests = {"canaries": JAX_CANARIES, "losses": JAX_LOSSES}
-            found.append(Combination(name, python, with_jax, settings=on_jax, **tests))
-    found.append(Combination("torch", sys.executable, what, ways=("torch",)))
+            found.append(Combination(name, python, (*with_jax, *locked), **tests))
+    oldest = (*with_jax, f"jax=={OLDEST_JAX}", f"jaxlib=={OLDEST_JAX}")
+    found.append(Combination("jax-oldest", sys.executable, (*oldest, f"keras=={NEWEST_KERAS}"), **tests))
+    # This Keras trains under no distribution here.
+    alone = {**tests, "losses": (), "workers": 1}
+    found.append(
+        Combination("jax-oldest-keras", sys.executable, (*oldest, f"keras=={OLDEST_KERAS}"), **alone)
+    )
+    beside = (*CANARIES, "tests/backend/test_across.py")
+    found.append(Combination("torch", sys.executable, what, ways=("torch",), canaries=beside))
+    for end, version in zip(ENDS, (OLDEST_TORCH, NEWEST_TORCH), strict=True):
+        found.append(
+            Combination(
+                f"torch-{end}",
+                sys.executable,
+                ("-e", ".[torch,examples]", f"torch=={version}", "torchdata", *locked),
+                settings={"KERAS_BACKEND": "torch", "OMP_NUM_THREADS": "1"},
+                ways=("[loader", "[torch-"),  # Not the name of the file.
+                ways_in="tests/ways/test_on_torch.py",
+                canaries=TORCH_CANARIES,
+                workers=1,
+            )
+        )
     return found
 
 
@@ -148,7 +176,7 @@ def environment_of(combination: Combination, wheel: Path) -> Path:
     python, ready = folder / "bin" / "python", folder / "ready"
     sources = [REPOSITORY / "pyproject.toml", REPOSITORY / "constraints.txt"]
     sources += [HERE / f"{combination.name}.txt"] if combination.name in ENDS else []
-    asked_for = "".join(source.read_text() for source in sources)
+    asked_for = "".join([*combination.install, *(source.read_text() for source in sources)])
     quiet = ["-qq", "--disable-pip-version-check", "--no-compile"]
     if not (ready.is_file() and ready.read_text() == asked_for):
         print(f"Installing into {folder.name}; this takes some minutes once.", flush=True)
@@ -179,25 +207,27 @@ def tested(python: Path, tests: Sequence[str]) -> list[str]:
     return [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
 
 
-def trained(python: Path, ways: Sequence[str]) -> list[str]:
-    """Returns the command that preempts ways to train under every strategy."""
-    marks = ["-m", "chaos or not chaos", "-k", " or ".join(ways)]
-    return [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/ways/test_inputs.py", *marks]
+def trained(python: Path, combination: Combination) -> list[str]:
+    """Returns the command that preempts its ways to train under every strategy."""
+    return tested(
+        python, [combination.ways_in, "-m", "chaos or not chaos", "-k", " or ".join(combination.ways)]
+    )
 
 
-def drill(python: Path, folder: str) -> list[str]:
-    """Returns the command that preempts two workers once; `folder` is there for the checkpoints."""
+def drill(python: Path, folder: str, workers: int) -> list[str]:
+    """Returns the command that preempts a worker once; `folder` is there for the checkpoints."""
     script = [str(python), str(REPOSITORY / "examples" / "digits.py")]
     job = [*script, f"{folder}/run", "--epochs", "2", "--batch-size", "64"]
     tool = [str(python), "-m", "keras_preempt", "drill"]
-    return [*tool, "--workers", "2", "--preempt", "1", "--seed", "1", "--", *job]
+    return [*tool, "--workers", str(workers), "--preempt", "1", "--seed", "1", "--", *job]
 
 
 _VERSIONS = (
     "import platform; from importlib.metadata import distributions as d; v = {x.name.lower(): x.version for x in d()}; "
     "t = v.get('tensorflow') or v.get('tensorflow-tpu') or v.get('tensorflow_tpu'); "
     "print('Python', platform.python_version() + ', Keras', v['keras'] + ',', "
-    "'TensorFlow ' + t + ('' if 'tensorflow' in v else ' TPU') if t else 'JAX ' + v['jax'])"
+    "'TensorFlow ' + t + ('' if 'tensorflow' in v else ' TPU') if t else 'JAX ' + v['jax'] if 'jax' in v else "
+    "'torch ' + v['torch'])"
 )
 
 
@@ -216,12 +246,12 @@ def verify(combination: Combination, wheel: Path) -> bool:
         away = Path(folder) if combination.from_wheel else REPOSITORY
         commands = [
             ("canaries", tested(python, combination.canaries), REPOSITORY),
-            ("drill", drill(python, folder), away),
+            ("drill", drill(python, folder, combination.workers), away),
         ]
         if combination.losses:
             commands.append(("losses", tested(python, combination.losses), REPOSITORY))
         if combination.ways:
-            commands.append(("ways", trained(python, combination.ways), REPOSITORY))
+            commands.append(("ways", trained(python, combination), REPOSITORY))
         for what, command, where in commands:
             done = subprocess.run(
                 command,
@@ -233,11 +263,12 @@ def verify(combination: Combination, wheel: Path) -> bool:
                 errors="replace",
                 timeout=_PATIENCE,
             )
-            last = next((line for line in reversed(done.stdout.splitlines()) if line.strip()), "")
-            if done.returncode != 0:
+            # A library may have the last word, as it leaves.
+            said = [line for line in done.stdout.splitlines() if " passed" in line or "VERDICT: " in line]
+            if done.returncode != 0 or not said:
                 print(f"{done.stdout}\nFAILED with {title}: {what}", flush=True)
                 return False
-            print(f"{title}: {what}: {last}", flush=True)
+            print(f"{title}: {what}: {said[-1]}", flush=True)
     seconds = installed - began, time.monotonic() - installed
     print(f"{title}: installed in {seconds[0]:.0f} s, verified in {seconds[1]:.0f} s", flush=True)
     return True

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import tensorflow as tf
 
+from tests.ways.late import tf
 from tests.ways.subclassed import Subclassed as Subclassed
 from tests.ways.subclassed import TwoNetworks, WithNoise, descend, supervised
 
@@ -108,3 +108,8 @@ if keras.backend.backend() == "jax":
 
     Adversarial = jax_classes.Adversarial  # type: ignore[misc]
     Noisy = jax_classes.Noisy  # type: ignore[misc]
+elif keras.backend.backend() == "torch":
+    from tests.ways import torch_classes
+
+    Adversarial = torch_classes.Adversarial  # type: ignore[misc]
+    Noisy = torch_classes.Noisy  # type: ignore[misc]

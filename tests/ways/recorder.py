@@ -58,6 +58,10 @@ class Recorder(Stateless):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         drawn = [random.random(), float(np.random.rand())]
+        if keras.backend.backend() == "torch":
+            import torch  # Here, since what runs on another backend may do without.
+
+            drawn.append(float(torch.rand(())))
         # In one piece: a log line of another thread must not come between a text and its end of line.
         sys.stdout.write(f"RAN {self._epoch} {batch} {json.dumps(logs, default=float)} {drawn}\n")
         sys.stdout.flush()

@@ -24,9 +24,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
-import tensorflow as tf
 
+from tests.ways.late import tf
 from tests.ways.way import MIRRORED, NEXT_RUN, PLAIN, STRIKE, WORKERS, Way
+
+ON_TORCH = os.environ.get("KERAS_BACKEND") == "torch"
 
 WORKER = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)
 
@@ -127,7 +129,8 @@ class Run:
         groups = [model.variables, optimizer.variables if optimizer else [], model.metrics_variables]
         for group in groups:
             for number, variable in enumerate(group):
-                parts = self.tf_strategy.experimental_local_results(variable.value)
+                local = (lambda value: [value]) if ON_TORCH else self.tf_strategy.experimental_local_results
+                parts = local(variable.numpy() if ON_TORCH else variable.value)
                 for replica, value in enumerate(parts):
                     self._arrays[f"{name}{variable.path}.{number}@{replica}"] = np.asarray(value)
 
@@ -157,6 +160,10 @@ class Run:
 
         self._arrays["python, numpy"] = np.array([random.random(), np.random.rand()])
         self._arrays["keras"] = np.asarray(keras.random.uniform((4,)))
+        if ON_TORCH:
+            import torch
+
+            self._arrays["torch"] = torch.rand(4).numpy()
         np.savez(f"{self._output}.{WORKER}.npz", **self._arrays)
         with open(f"{self._output}.{WORKER}.json", "w") as stream:
             json.dump(self._record, stream, sort_keys=True, default=_plain)
@@ -261,6 +268,8 @@ def _begin_anew() -> None:
 
 def _count_draws() -> Counter[str]:
     """Counts the batches that are drawn in Python; those of training are drawn in its graph."""
+    if ON_TORCH:
+        return Counter()
     # Making an iterator to ask for its class would initialize TensorFlow's devices.
     from tensorflow.python.data.ops import iterator_ops
     from tensorflow.python.distribute import input_lib

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import tensorflow as tf
 
+from tests.ways.late import tf
 from tests.ways.subclassed import Subclassed, descend, supervised
 
 layers = keras.layers

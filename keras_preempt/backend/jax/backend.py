@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import jax
@@ -12,6 +11,7 @@ from jax.experimental.multihost_utils import process_allgather
 
 from keras_preempt.agreement.coordinator import Coordinator, LocalCoordinator
 from keras_preempt.backend import seam
+from keras_preempt.backend.describing import described
 from keras_preempt.backend.determinism import OF_JAX
 from keras_preempt.backend.jax import distributed, place
 from keras_preempt.backend.jax.coordination import JaxCoordinator
@@ -19,7 +19,6 @@ from keras_preempt.backend.jax.errors import JaxErrors
 from keras_preempt.backend.jax.feed import JaxFeed
 from keras_preempt.backend.jax.running_fit import JaxFit, JaxStep
 from keras_preempt.backend.jax.variables import JaxVariables
-from keras_preempt.backend.keras.names import lazy_tensorflow
 from keras_preempt.backend.place import Place
 from keras_preempt.checkpoint.checked_file import Bytes
 from keras_preempt.checkpoint.exchange import Gather
@@ -45,6 +44,7 @@ class JaxBackend(seam.Backend):
     neighbours = staticmethod(place.neighbours)
     job = staticmethod(place.job)
     place = staticmethod(place.place)
+    described = staticmethod(described)
     leave_together = staticmethod(distributed.leave_together)
     announce_end = staticmethod(distributed.announce_end)
     leave_refused = staticmethod(distributed.leave_refused)
@@ -62,7 +62,7 @@ class JaxBackend(seam.Backend):
         return keras.distribution.distribution()
 
     def replicas(self, strategy: Any) -> int:
-        return 1 if strategy is None else int(strategy.num_model_replicas)
+        return 1 if strategy is None else int(strategy.device_mesh.shape[place.batch_axis(strategy)])
 
     def unordered_sums(self) -> str:
         has_gpu = any(device.platform == "gpu" for device in jax.local_devices())
@@ -90,21 +90,6 @@ class JaxBackend(seam.Backend):
 
     def notice_keys(self) -> Coordinator:
         return JaxCoordinator(0, 1)
-
-    def described(self, model: Any) -> str:
-        """See `seam.Backend.described`.
-
-        To describe a model, Keras checks for values of TensorFlow's, and imports it for that: seconds, and 400 MB. A
-        program that has not imported TensorFlow has no such values.
-        """
-        lazy = lazy_tensorflow()
-        if lazy is None or sys.modules.get("tensorflow") is not None or lazy._available is not None:
-            return super().described(model)
-        lazy._available = False
-        try:
-            return super().described(model)
-        finally:
-            lazy._available = None
 
     def trace(self, model: Any, dataset: Any, *, early: bool = True, again: bool = False) -> JaxStep:
         return JaxStep(model)

@@ -3,7 +3,7 @@
 `jax.distributed.initialize` starts the service in process 0 and connects a client to it in each process. Keras calls it
 in `keras.distribution.initialize`. JAX has no public way to these two.
 
-Verified with JAX 0.10.2; tests/backend/jax/test_canaries.py has a canary for each private name.
+Verified with JAX 0.6.0 to 0.12.0.1; tests/backend/jax/test_canaries.py has a canary for each private name.
 """
 
 from __future__ import annotations
@@ -79,6 +79,11 @@ def client() -> Any:
         if not hasattr(found, name):
             raise UnsupportedJax(f"the method {name} of its coordination client")
     return found
+
+
+def is_recoverable() -> bool:
+    """Whether JAX was told not to abort the others when a process is gone. JAX 0.6 has no such option."""
+    return bool(getattr(jax.config, "jax_enable_recoverability", False))
 
 
 def name_of_job() -> str:
@@ -194,7 +199,7 @@ def leave_service_last() -> None:
 def leave_refused() -> None:
     """Makes a process that trains nothing end soon, although the others of its job train."""
     # If no process waits for others, JAX' own way of leaving is right. If process 0 ended, all others would.
-    if not jax.config.jax_enable_recoverability or _state().process_id == 0:
+    if not is_recoverable() or _state().process_id == 0:
         leave_alone_at_the_end()
 
 
@@ -215,7 +220,7 @@ _ordered: list[bool] = []
 
 
 def _leave(patience: float, *, only_if_recoverable: bool = False) -> None:
-    state, recoverable = _state(), bool(jax.config.jax_enable_recoverability)
+    state, recoverable = _state(), is_recoverable()
     found = state.client
     if found is None or (only_if_recoverable and not recoverable):
         return
@@ -239,7 +244,7 @@ def _leave(patience: float, *, only_if_recoverable: bool = False) -> None:
 
 def _leave_last() -> None:
     state = _state()
-    if state.client is not None and state.process_id == 0 and jax.config.jax_enable_recoverability:
+    if state.client is not None and state.process_id == 0 and is_recoverable():
         _wait_until_alone(state.client, state.num_processes, FINISH_SECONDS)
 
 

@@ -3,7 +3,7 @@
 Keras makes generators early, also some that are never drawn from, and what they iterate over at their first draw. So an
 iterator counts here from its first draw.
 
-Verified with Keras 3.15.1.
+Verified with Keras 3.8.0 to 3.15.1.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from keras_preempt.backend.jax import array_batches
 from keras_preempt.backend.jax.place import rows_of
 from keras_preempt.backend.keras.grain_iterators import GrainIterators
 from keras_preempt.backend.keras.input_feed import InputFeed
+from keras_preempt.backend.keras.names import STEPS_AT_FIRST
 
 
 class JaxFeed(InputFeed):
@@ -47,14 +48,7 @@ class JaxFeed(InputFeed):
             known = getattr(adapter, "_inputs", None)
         elif hasattr(adapter, "_output_signature") and adapter._output_signature is not None:
             known = adapter._output_signature
-        leaves = [leaf for leaf in keras.tree.flatten(known) if hasattr(leaf, "shape")]
-        # A table of pandas has a dtype for each column.
-        dtypes = [leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf[:1]).dtype for leaf in leaves]
-        alike = {
-            (str(getattr(dtype, "name", dtype)), tuple(leaf.shape[1:]))
-            for leaf, dtype in zip(leaves, dtypes, strict=True)
-        }
-        return str([(name, list(shape)) for name, shape in sorted(alike, key=repr)])
+        return self.sample_of(known)
 
     @property
     def global_batch(self) -> int | None:
@@ -67,7 +61,8 @@ class JaxFeed(InputFeed):
 
     def new_at(self, batch: int, order: Any = None) -> Any:
         live = self.new()
-        live.skip, live.order = batch, order
+        if batch:
+            live.skip, live.order = batch, order
         return live
 
     def _make_again(self, grain: GrainIterators) -> bool:
@@ -116,7 +111,7 @@ class JaxFeed(InputFeed):
         def with_a_stub() -> Iterator[Any]:
             # Keras reads the logs of the epoch's last step without checking that there was one.
             self.stub()
-            yield 0, 0, iter(())
+            yield *STEPS_AT_FIRST, iter(())
             yield from rest()
 
         source._enumerate_iterator = with_a_stub
@@ -127,13 +122,16 @@ class JaxFeed(InputFeed):
         """Returns Keras' iterator over a live one, and its first batch. Raises StopIteration if there is none."""
         adapter = self._source.data_adapter
         with self._drawn_from(live):  # Keras asks its adapter now, or at the first draw.
-            if keras.distribution.distribution() is not None or jax.default_backend() == "cpu":
+            if keras.distribution.distribution() is not None:
                 batches = iter(self._dataset_of())
             else:
-                # Keras would draw one batch ahead of training, and the state of the iterator would be one batch ahead.
-                # JAX transfers a batch while the device computes on the one before, as it does every operation.
-                drawn = adapter.get_jax_iterator()
-                batches = (keras.tree.map_structure(jax.device_put, batch) for batch in drawn)
+                # Keras would draw one batch ahead of training, before 3.15 also on CPUs, and before 3.14 two; and the
+                # state of the iterator would be as far ahead.
+                batches = iter(adapter.get_jax_iterator())
+                if jax.default_backend() != "cpu":
+                    # JAX transfers a batch while the device computes on the one before, as it does every operation.
+                    drawn, put = batches, jax.device_put
+                    batches = (keras.tree.map_structure(put, batch) for batch in drawn)
             return batches, next(batches)
 
     @contextlib.contextmanager

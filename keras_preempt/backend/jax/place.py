@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from keras_preempt.backend.jax import distributed
+from keras_preempt.backend.keras.names import KerasInternalsError
 from keras_preempt.backend.place import Job, JobSource, Neighbours, Place
 from keras_preempt.process import environment
 
@@ -48,8 +49,7 @@ def place(strategy: Any) -> Place:
     everyone = jax.process_count()
     if everyone == 1 or strategy is None:
         return Place()
-    devices = strategy.device_mesh.backend_mesh.devices.flat
-    processes = sorted({device.process_index for device in devices})
+    processes = sorted({device.process_index for device in devices_of(strategy).flat})
     here = jax.process_index()
     if processes == [here]:
         return Place()
@@ -111,10 +111,27 @@ def rows_of(distribution: Any) -> Rows:
     """Returns the rows of a distribution's mesh, as this process has them."""
     if distribution is None:
         return Rows(1, 1)
-    mesh = distribution.device_mesh
-    axis = list(mesh.axis_names).index(distribution.batch_dim_name)
-    owners = np.vectorize(lambda device: device.process_index, otypes=[int])(mesh.backend_mesh.devices)
-    return count_rows(owners, axis, int(jax.process_index()))
+    owners = np.vectorize(lambda device: device.process_index, otypes=[int])(devices_of(distribution))
+    return count_rows(owners, batch_axis(distribution), int(jax.process_index()))
+
+
+def batch_axis(distribution: Any) -> int:
+    """Returns the axis of a distribution's mesh that divides a batch."""
+    return list(distribution.device_mesh.axis_names).index(distribution.batch_dim_name)
+
+
+def devices_of(distribution: Any) -> Any:
+    """Returns the devices of a distribution's mesh, as JAX has them.
+
+    Raises KerasInternalsError on Keras before 3.10, whose meshes do not know them.
+    """
+    mesh = getattr(distribution.device_mesh, "backend_mesh", None)
+    if mesh is None:
+        raise KerasInternalsError(
+            "keras.distribution.DeviceMesh.backend_mesh (from Keras 3.10 on), to train under a distribution",
+            "no such property",
+        )
+    return mesh.devices
 
 
 def count_rows(owners: Any, axis: int, process: int) -> Rows:

@@ -1,6 +1,6 @@
 """The running `fit` of a model on JAX, and its step; see `keras_preempt.backend.keras.running_fit`.
 
-Verified with Keras 3.15.1.
+Verified with Keras 3.8.0 to 3.15.1.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from keras_preempt.backend.jax.feed import JaxFeed
 from keras_preempt.backend.jax.place import rows_of
 from keras_preempt.backend.keras.input_feed import InputFeed
 from keras_preempt.backend.keras.model_parts import layers_of
+from keras_preempt.backend.keras.names import FLUSH, keras_is_from
 from keras_preempt.backend.keras.random_code import may_draw
 from keras_preempt.backend.keras.running_fit import RunningFit, TracedStep
 from keras_preempt.backend.operations import RandomOperation
@@ -25,6 +26,9 @@ from keras_preempt.backend.operations import RandomOperation
 logger = logging.getLogger("keras_preempt")
 
 _HOOKS = ("on_train_batch_begin", "on_train_batch_end")
+_WHOLE_PATHS = keras_is_from("3.14.0")
+"""Whether Keras compares a key of a LayoutMap with the whole path of a variable, or looks for it in the path."""
+
 _OF_STEP = ("train_step", "compute_loss", "compute_metrics", "test_step")
 
 
@@ -76,7 +80,7 @@ class JaxFit(RunningFit):
     def finish_hooks(self) -> None:
         """See `RunningFit.finish_hooks`; raises what they have raised, as Keras does at its next step."""
         if (container := self._container()) is not None:
-            container._flush_futures()
+            getattr(container, FLUSH)()
 
     def stub(self) -> None:
         """Makes the next step of this fit compute nothing and call no callback."""
@@ -110,11 +114,11 @@ def check_fit(model: Any, feed: InputFeed) -> None:
             "drop_remainder=True)."
         )
     for pattern in unmatched(model, distribution):
+        cure = f" Keras compares it with whole paths: write '.*{pattern.removeprefix('.*')}'."
         logger.warning(
-            "The key %r of the LayoutMap matches no variable of the model, whose weights it does not divide. Keras "
-            "compares it with whole paths: write '.*%s'.",
+            "The key %r of the LayoutMap matches no variable of the model, whose weights it does not divide.%s",
             pattern,
-            pattern.removeprefix(".*"),
+            cure if _WHOLE_PATHS else "",
         )
 
 
@@ -125,8 +129,9 @@ def unmatched(model: Any, distribution: Any) -> list[str]:
     # Of a mesh with one device in that direction nothing is divided anyway.
     optimizer = [] if model.optimizer is None else model.optimizer.variables
     paths = [variable.path for variable in (*model.variables, *optimizer)]
+    matches = re.fullmatch if _WHOLE_PATHS else re.search
     return [
         str(pattern)
         for pattern in distribution._layout_map
-        if not any(path == pattern or re.fullmatch(pattern, path) for path in paths)
+        if not any(path == pattern or matches(pattern, path) for path in paths)
     ]

@@ -4,7 +4,8 @@ All replicas of a variable have one value, of which each device has all or a par
 sense of `Variables`: itself. Between the steps of an epoch the variables hold nothing, since a step is given the
 state and returns the next one; `JaxBackend.before_capture` puts it back.
 
-Verified with Keras 3.15.1 and JAX 0.10.2; tests/backend/jax/test_canaries.py has a canary for each private name.
+Verified with Keras 3.15.1 and JAX 0.6.0 to 0.12.0.1; tests/backend/jax/test_canaries.py has a canary for each private
+name.
 """
 
 from __future__ import annotations
@@ -107,7 +108,10 @@ def _host(value: jax.Array) -> Array:
 def _sharding_of(variable: Any) -> Any:
     value = variable._value
     # Between two steps it holds nothing, but it knows how it is divided if a distribution was set when it was made.
-    return variable._layout.backend_layout if value is None else value.sharding
+    if value is not None:
+        return value.sharding
+    # From Keras 3.15 on a layout of Keras, before that one of JAX.
+    return getattr(variable._layout, "backend_layout", variable._layout)
 
 
 def _holders(variable: Any) -> dict[_Bounds, set[int]]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
+import numpy as np
 
 from keras_preempt.backend import pipelines
 from keras_preempt.backend.keras import py_batches
@@ -89,6 +90,7 @@ class InputFeed(abc.ABC):
         self.why_replayed = ""
         self.at_epoch: Any = None
         self.grain: GrainIterators | None = None  # See `record_grain`.
+        self.had_workers = False  # What `keeps_workers` was when the restored checkpoint was written.
         epoch_iterator._get_iterator = lambda: self
         reset = epoch_iterator.reset
 
@@ -97,8 +99,6 @@ class InputFeed(abc.ABC):
             reset()
 
         epoch_iterator.reset = note_and_reset
-
-    # -- What only a backend knows ---------------------------------------------------------------------
 
     @property
     @abc.abstractmethod
@@ -120,6 +120,17 @@ class InputFeed(abc.ABC):
     def sample(self) -> str:
         """What one sample looks like: types and shapes without the batch, however it is cut for replicas."""
 
+    def sample_of(self, batch: Any) -> str:
+        """Returns the types and shapes of what a batch is made of, in the form of `sample`."""
+        leaves = [leaf for leaf in keras.tree.flatten(batch) if hasattr(leaf, "shape")]
+        # A table of pandas has a dtype for each column.
+        dtypes = [leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf[:1]).dtype for leaf in leaves]
+        alike = {
+            (str(getattr(dtype, "name", dtype)), tuple(leaf.shape[1:]))
+            for leaf, dtype in zip(leaves, dtypes, strict=True)
+        }
+        return str([(name, list(shape)) for name, shape in sorted(alike, key=repr)])
+
     @property
     @abc.abstractmethod
     def global_batch(self) -> int | None:
@@ -127,15 +138,65 @@ class InputFeed(abc.ABC):
 
     @property
     def is_indexed(self) -> bool:
-        """Whether the input is arrays, of which the first batches can be left out without drawing them: see `new_at`.
+        """Whether the input is arrays or alike, of which the first batches can be left out: see `new_at`.
 
         An iterator of such an input depends on no other one.
         """
         return False
 
     @property
+    def is_coded(self) -> bool:
+        """Whether Python code of the user's makes the batches, or may, where no pipeline shows it."""
+        return not self.pipelines and not self.is_indexed
+
+    draws_early: ClassVar[bool] = False
+    """Whether Keras draws a batch before it calls the hooks of its step: a state of an iterator is one batch ahead."""
+
+    @property
+    def in_workers(self) -> Sequence[Any]:
+        """The user's functions that processes run which begin anew, without the batches before, after a restart."""
+        return ()
+
+    @property
+    def redraws(self) -> bool:
+        """Whether the first batches of an input that is indexed are drawn nevertheless, of its last iterator."""
+        return False
+
+    @property
+    def by_state(self) -> bool:
+        """Whether an input that is indexed has none of its first batches drawn, but tells and is told where it is."""
+        return False
+
+    def kept_states(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a block within which iterators may be made that leave no trace in a global random state."""
+        return contextlib.nullcontext()
+
+    def random_before(self) -> tuple[Any, Any, Mapping[str, Any]] | None:
+        """Returns the random states from before the pending batch was drawn; None if it is not drawn yet.
+
+        They are Python's, NumPy's and the backend's; None in place of one that drawing it did not change.
+        """
+        return None
+
+    def generators(self, *, pending: bool) -> Any:
+        """Returns the states of random generators that the data of the fit has for itself, as plain data, if any.
+
+        `pending`: those from before the pending batch was drawn.
+        """
+        return None
+
+    @property
+    def keeps_workers(self) -> bool:
+        """Whether processes that make the batches go on from one iterator to the next, and have begun."""
+        return False
+
+    def set_generators(self, saved: Any) -> None:
+        """Sets these generators to states that `generators` has returned."""
+        raise NotImplementedError
+
+    @property
     def order(self) -> Any:
-        """NumPy's random state from which the order of the live iterator was drawn; None if it depends on no other."""
+        """The random state from which the order of the live iterator was drawn; None if it depends on none."""
         return getattr(self.live, "order", None)
 
     def new_at(self, batch: int, order: Any = None) -> Any:
@@ -184,7 +245,9 @@ class InputFeed(abc.ABC):
         )
         return type(self)(epoch_iterator)
 
-    # -- The sequence of iterators ---------------------------------------------------------------------
+    def let_go(self) -> None:
+        """The fit is over: drops what is held of Keras' iterators, where that keeps processes of the data alive."""
+        return
 
     def __iter__(self) -> Any:
         prepared, self._prepared = self._prepared, None

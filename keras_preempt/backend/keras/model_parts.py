@@ -42,7 +42,9 @@ def named_attributes(owner: Any) -> Iterator[tuple[str, Any]]:
     for name, value in list(vars(owner).items()):
         if name.startswith("_self_"):
             continue  # TensorFlow's own list of the attributes.
-        if isinstance(value, Mapping):
+        if value is None or isinstance(value, (bool, int, float, str)):
+            yield name, value  # Most are, and to ask for a Mapping takes longer.
+        elif isinstance(value, Mapping):
             yield from ((f"{name}/{key}", each) for key, each in value.items())
         elif isinstance(value, (list, tuple)):
             yield from ((f"{name}/{number}", each) for number, each in enumerate(value))

@@ -133,6 +133,11 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 }
 """Names by class: methods, properties, and what its methods set or read on an instance."""
 
+FLUSH = "_flush_futures" if keras_is_from("3.12.0") else "_clear_futures"
+"""The method of Keras' container of callbacks that waits for the hooks which it has put off."""
+
+STEPS_AT_FIRST: tuple[int, ...] = (0, 0) if keras_is_from("3.11.0") else (0,)
+"""How an epoch iterator counts its first execution: its first and last step, or before that its first one."""
 
 _OF_EPOCH_ITERATORS = (
     "_current_iterator",
@@ -171,14 +176,36 @@ OF_TRAINERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "keras.src.backend.jax.trainer.JAXEpochIterator": _OF_EPOCH_ITERATORS,
         "keras.src.backend.Variable": ("_layout", "_value"),
-        "keras.src.callbacks.callback_list.CallbackList": ("_flush_futures",),
+        "keras.src.callbacks.callback_list.CallbackList": (FLUSH,),
         "keras.src.distribution.distribution_lib.ModelParallel": ("_layout_map",),
         "keras.src.utils.module_utils.tensorflow": ("_available",),
         "keras.src.trainers.data_adapters.array_data_adapter.ArrayDataAdapter": ("_get_iterator", "_inputs"),
-        "keras.src.trainers.data_adapters.grain_dataset_adapter.GrainDatasetAdapter": ("_output_signature",),
+        **(
+            {
+                "keras.src.trainers.data_adapters.grain_dataset_adapter.GrainDatasetAdapter": (
+                    "_output_signature",
+                )
+            }
+            if keras_is_from("3.11.0")
+            else {}
+        ),
+    },
+    "torch": {
+        "keras.src.backend.torch.trainer.TorchTrainer": (
+            "_eval_epoch_iterator",
+            "_get_metrics_result_or_logs",
+            "_initial_epoch",
+            "train_function",
+        ),
+        "keras.src.backend.torch.trainer.TorchEpochIterator": _OF_EPOCH_ITERATORS,
+        "keras.src.trainers.data_adapters.array_data_adapter.ArrayDataAdapter": ("_inputs",),
+        "keras.src.trainers.data_adapters.grain_dataset_adapter.GrainDatasetAdapter": ("_dataset",),
+        "keras.src.trainers.data_adapters.torch_data_loader_adapter.TorchDataLoaderAdapter": ("_dataloader",),
+        "torch.utils.data.dataloader.DataLoader": ("_iterator",),
+        "torch.utils.data.dataloader._BaseDataLoaderIter": ("_index_sampler",),
     },
 }
-"""The same for the classes that only one backend uses, by backend."""
+"""The same for the classes that only one backend uses, by backend; on torch also those of its data loaders."""
 
 
 def lazy_tensorflow() -> Any:

@@ -42,9 +42,11 @@ class TracedStep:
 
     Attributes:
         keeps_variables: Whether a variable outside of the model is a constant to it, with the value of its first run.
+        condition: What its exactness depends on and cannot be seen, as the end of "exact if ..."; empty for nothing.
     """
 
     keeps_variables = False
+    condition = ""
 
     @property
     def variables(self) -> Sequence[Any]:

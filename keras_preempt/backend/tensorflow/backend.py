@@ -12,12 +12,12 @@ import tensorflow as tf
 from keras_preempt.agreement.coordinator import Coordinator, LocalCoordinator
 from keras_preempt.backend import seam
 from keras_preempt.backend.determinism import OF_TENSORFLOW
+from keras_preempt.backend.keras.first_use import FirstUse
 from keras_preempt.backend.place import Place
 from keras_preempt.backend.tensorflow import collectives, coordination, multi_worker_fit
 from keras_preempt.backend.tensorflow import place as places
 from keras_preempt.backend.tensorflow.errors import TensorFlowErrors
 from keras_preempt.backend.tensorflow.feed import DatasetFeed
-from keras_preempt.backend.tensorflow.first_use import FirstUse
 from keras_preempt.backend.tensorflow.tap import tap_of
 from keras_preempt.backend.tensorflow.traced_step import (
     trace,
@@ -88,7 +88,7 @@ class TensorFlowBackend(seam.Backend):
         return coordination.ServiceCoordinator(0, 1)
 
     def watch_first_use(self, known: Iterable[Any], look: Callable[[Any], bool]) -> Callable[[], None]:
-        return FirstUse(known, look).stop
+        return FirstUse(known, look, tf.init_scope).stop
 
 
 BACKEND = TensorFlowBackend()

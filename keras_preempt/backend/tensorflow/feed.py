@@ -67,6 +67,8 @@ class DatasetFeed(InputFeed):
         return all(map(array_batches.is_of_arrays, self.pipelines)) and len(self.pipelines) == 1
 
     def new_at(self, batch: int, order: Any = None) -> Any:
+        if not batch:
+            return self.new()
         rest = array_batches.beginning_at(self.pipelines[0], batch)
         return self.new(self._source._distribute_strategy.experimental_distribute_dataset(rest))
 

@@ -22,7 +22,7 @@ import keras
 import tensorflow as tf
 
 from keras_preempt.backend.bytecode import within
-from keras_preempt.backend.keras.names import KerasInternalsError, PrivateName, keras_is_from, reads
+from keras_preempt.backend.keras.names import STEPS_AT_FIRST, KerasInternalsError, PrivateName, reads
 from keras_preempt.backend.tensorflow import replica_branches
 from keras_preempt.backend.tensorflow.replica_branches import has_several_mirrored_replicas
 
@@ -124,9 +124,7 @@ def _reduces_nested_values(maybe_symbolic_build: Callable[..., Any]) -> bool:
     trainer._distribute_strategy = strategy = _StandInStrategy()
     trainer._symbolic_build = lambda iterator=None, data_batch=None: None
     batch = (_StandInValue(), _StandInValue())
-    # Keras before 3.11 hands out one step with each iterator, later ones the first and the last.
-    steps = (0, 0) if keras_is_from("3.11.0") else (0,)
-    maybe_symbolic_build(trainer, iterator=[(*steps, iter([batch]))])
+    maybe_symbolic_build(trainer, iterator=[(*STEPS_AT_FIRST, iter([batch]))])
     return any(isinstance(value, tuple) for value, _ in strategy.reduced)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from keras_preempt.backend.determinism import OF_JAX, OF_TENSORFLOW
+from keras_preempt.backend.determinism import OF_JAX, OF_TENSORFLOW, OF_TORCH
 from keras_preempt.backend.versions import VERIFIED, requirement, too_old, version_of
 from keras_preempt.cli.doctor.finding import Findings
 from keras_preempt.notices.cloud import UNKNOWN_GRACE, Grace
@@ -22,7 +22,7 @@ from keras_preempt.notices.platform import GENERIC_NAME, MACHINES, SCHEDULERS, P
 from keras_preempt.notices.termination import Termination, TerminationConfig
 from keras_preempt.process import environment
 
-_DETERMINISM = {"tensorflow": OF_TENSORFLOW, "jax": OF_JAX}
+_DETERMINISM = {"tensorflow": OF_TENSORFLOW, "jax": OF_JAX, "torch": OF_TORCH}
 
 UNBLOCK = "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])"
 """Makes a process that was started with SIGTERM blocked hear it again."""
@@ -111,8 +111,8 @@ def check_versions(findings: Findings) -> None:
     if backend not in VERIFIED:
         findings.problem(
             "backend",
-            f"Expected Keras to run on the TensorFlow or the JAX backend. Received: {backend!r}.",
-            "Set KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax for the job, or the 'backend' in ~/.keras/keras.json.",
+            f"Expected Keras to run on the TensorFlow, the JAX or the torch backend. Received: {backend!r}.",
+            "Set KERAS_BACKEND to tensorflow, jax or torch for the job, or the 'backend' in ~/.keras/keras.json.",
         )
         return
     for name, (oldest, newest) in VERIFIED[backend].items():

@@ -11,7 +11,8 @@ from keras_preempt.state.callback_cure import cure
 
 _DETERMINISM = (
     "call tf.config.experimental.enable_op_determinism(), "
-    "or on JAX set XLA_FLAGS=--xla_gpu_deterministic_ops=true"
+    "or on JAX set XLA_FLAGS=--xla_gpu_deterministic_ops=true, "
+    "or on torch call torch.use_deterministic_algorithms(True)"
 )
 _SEED = "call keras.utils.set_random_seed(...) first thing in the script"
 _PYTHON_CURE = (

@@ -6,12 +6,13 @@ import contextlib
 import random
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
 
 from keras_preempt.checkpoint.storage.staging import scratch_directory
+from keras_preempt.cli.drill.any_trainer import FilesDrill, FilesTrainer, check_patterns
 from keras_preempt.cli.drill.cause import likely_causes, uncovered
 from keras_preempt.cli.drill.comparison import compared, find_parting, repeats
 from keras_preempt.cli.drill.directories import (
@@ -20,7 +21,7 @@ from keras_preempt.cli.drill.directories import (
     drill_bucket,
     run_directories,
 )
-from keras_preempt.cli.drill.plan import Moment, parse_moments, plan_preemptions
+from keras_preempt.cli.drill.plan import BY_OUTPUT, Moment, parse_moments, plan_preemptions
 from keras_preempt.cli.drill.result import DrillResult, print_result, print_times
 from keras_preempt.cli.drill.runs import Trainer, shape_of, substitutions
 from keras_preempt.cli.options import (
@@ -56,6 +57,7 @@ class _Options:
     count: int | None
     seed: int | None
     moments: Sequence[Moment]
+    state: tuple[str, ...]
     signal_name: str
     kill: bool
     grace: float | None
@@ -71,6 +73,11 @@ class _Options:
     keep: str | None
     restart_codes: tuple[int, ...]
     command: tuple[str, ...]
+
+    @property
+    def drawn(self) -> int:
+        """How many preemptions are drawn."""
+        return self.count or (0 if self.moments else 1)
 
     @property
     def faults(self) -> dict[str, str]:
@@ -98,7 +105,16 @@ class _Options:
     help="One more preemption, at a moment of your own: step:N (before training step N, counted from 0); "
     "validation or validation:K (in the middle of the K-th); saving or saving:K (while the K-th checkpoint of "
     "save_every is written); leaving or leaving:N (at step N, and again while the answer to it is saved). "
+    "With --state: line:TEXT (when the start prints a line with it) or second:N of the start. "
     "Can be given more than once.",
+)
+@click.option(
+    "--state",
+    multiple=True,
+    metavar="GLOB",
+    help="For any trainer that resumes by itself, without a PreemptionCallback: compare the files that it leaves, such "
+    "as 'out/*.safetensors': tensors of safetensors, .npz, .npy, .pt, .pth, .keras and .h5, anything else byte for "
+    "byte. Can be given more than once.",
 )
 @click.option(
     "--signal",
@@ -185,6 +201,7 @@ def drill(as_json: bool, **values: Any) -> int:
       keras-preempt drill --kill --save-every 50 -- python train.py
       keras-preempt drill --at saving --kill --save-every 50 -- python train.py
       keras-preempt drill --grace 30 --gcs-faults all -- python train.py
+      keras-preempt drill --state 'out/*.pt' --at 'line:epoch 2' -- python other.py
 
     COMMAND is your own script, unchanged. It has to be repeatable: fixed seeds, a fixed number of steps, fits with
     a PreemptionCallback. Each directory of such a callback is replaced by a fresh one for each run; whatever else
@@ -198,17 +215,15 @@ def drill(as_json: bool, **values: Any) -> int:
       0  identical
       1  different: what differs, from which step on, and the likely cause
       2  wrong usage
-      3  a run failed or was stopped, so there is no verdict
+      3  a run failed or was stopped, or a file cannot be read, so there is no verdict
       4  the script's run has no such moment as --at or --preempt asks for
     """  # noqa: D301 - click's own mark for text that it must not wrap
     options = _Options(**values)
     arguments = checked_command(options.workers, options.command)
-    notice = _checked_signal(options.signal_name)
     _check_combinations(options)
-    count = options.count or (0 if options.moments else 1)
     policy = restart_policy(
         restart_codes=options.restart_codes,
-        max_restarts_without_progress=count + len(options.moments),
+        max_restarts_without_progress=options.drawn + len(options.moments),
         failure_grace=_OTHERS_END if options.kill or options.grace else RestartPolicy.failure_grace,
         incarnation_timeout=options.timeout,
         said_grace=_SAID,
@@ -217,60 +232,10 @@ def drill(as_json: bool, **values: Any) -> int:
     terminal = Terminal(sys.stderr if as_json else None, job=True)
     result = DrillResult(options.workers, seed)
     try:
-        with contextlib.ExitStack() as stack:
-            bucket = None
-            for service, mix in options.faults.items():
-                bucket = stack.enter_context(drill_bucket(service, mix, seed))
-            directories = stack.enter_context(run_directories(options.keep, bucket))
-            scratch = stack.enter_context(scratch_directory("drill")).resolve()
-            trainer = Trainer(
-                options.workers,
-                arguments,
-                policy,
-                terminal,
-                scratch,
-                options.save_every,
-                options.memory_every,
-                options.grace,
-                ImportNotes() if options.standby else None,
-            )
-            places = WorkingDirectories(scratch, directories.path, isolate=options.isolate)
-            terminal.say("drill 1 of 2: undisturbed", style="bold")
-            undisturbed = trainer.train(
-                "undisturbed", directories.of("undisturbed"), cwd=places.of("undisturbed")
-            )
-            places.report_written(terminal.say)
-            result.shape = shape = shape_of(undisturbed)
-            result.record = undisturbed.record
-            result.plan = plan = plan_preemptions(
-                seed, count, shape, options.workers, options.moments, notice, options.kill
-            )
-            planned = f"{', '.join(map(str, plan))} (of {shape.total_steps}, --seed {seed})"
-            terminal.say(f"drill 2 of 2: preempted: {planned}", style="bold")
-            if bucket is not None:
-                bucket.begin_faults()
-            result.preempted = preempted = trainer.train(
-                "preempted", directories.of("preempted"), plan, places.of("preempted"), undisturbed
-            )
-            if bucket is not None:
-                bucket.end_faults()
-            result.comparison = compared(undisturbed, preempted, options.workers)
-            result.parting = parting = find_parting(undisturbed.record, preempted.record)
-            repeatable = None
-            if options.twice and not result.identical and (parting is None or parting.incarnation > 0):
-                terminal.say("drill, once more: undisturbed again", style="bold")
-                again = trainer.train("repeated", directories.of("repeated"), cwd=places.of("repeated"))
-                repeatable = repeats(undisturbed, again, options.workers)
-            substituted = [] if result.identical else substitutions(preempted)
-        result.seconds_lost = preempted.report.seconds - undisturbed.report.seconds
-        if result.identical:
-            result.uncovered = uncovered(undisturbed.record, len(plan))
+        if options.state:
+            _files_drill(options, arguments, policy, terminal).run(result)
         else:
-            result.causes = likely_causes(
-                parting, undisturbed.record, repeatable, substituted, places.written
-            )
-        print_times(terminal, [undisturbed, preempted])
-        print_result(terminal, result, "" if bucket is None else bucket.summary(), options.keep)
+            _drill_fits(options, arguments, policy, terminal, result)
     except click.ClickException as error:
         if as_json and not isinstance(error, click.UsageError):
             Terminal().line(result.to_json(error.exit_code, why_none=error.message))
@@ -279,6 +244,78 @@ def drill(as_json: bool, **values: Any) -> int:
     if as_json:
         Terminal().line(result.to_json(status))
     return status
+
+
+def _drill_fits(
+    options: _Options, arguments: list[str], policy: RestartPolicy, terminal: Terminal, result: DrillResult
+) -> None:
+    """Drills a script whose fits have a PreemptionCallback."""
+    seed, notice = result.seed, _checked_signal(options.signal_name)
+    with contextlib.ExitStack() as stack:
+        bucket = None
+        for service, mix in options.faults.items():
+            bucket = stack.enter_context(drill_bucket(service, mix, seed))
+        directories = stack.enter_context(run_directories(options.keep, bucket))
+        scratch = stack.enter_context(scratch_directory("drill")).resolve()
+        trainer = Trainer(
+            options.workers,
+            arguments,
+            policy,
+            terminal,
+            scratch,
+            options.save_every,
+            options.memory_every,
+            options.grace,
+            ImportNotes() if options.standby else None,
+        )
+        places = WorkingDirectories(scratch, directories.path, isolate=options.isolate)
+        terminal.say("drill 1 of 2: undisturbed", style="bold")
+        undisturbed = trainer.train(
+            "undisturbed", directories.of("undisturbed"), cwd=places.of("undisturbed")
+        )
+        places.report_written(terminal.say)
+        result.shape = shape = shape_of(undisturbed)
+        result.record = undisturbed.record
+        result.plan = plan = plan_preemptions(
+            seed, options.drawn, shape, options.workers, options.moments, notice, options.kill
+        )
+        planned = f"{', '.join(map(str, plan))} (of {shape.total_steps}, --seed {seed})"
+        terminal.say(f"drill 2 of 2: preempted: {planned}", style="bold")
+        if bucket is not None:
+            bucket.begin_faults()
+        result.preempted = preempted = trainer.train(
+            "preempted", directories.of("preempted"), plan, places.of("preempted"), undisturbed
+        )
+        if bucket is not None:
+            bucket.end_faults()
+        result.killed = preempted.killed
+        result.comparison = compared(undisturbed, preempted, options.workers)
+        result.parting = parting = find_parting(undisturbed.record, preempted.record)
+        repeatable = None
+        if options.twice and not result.identical and (parting is None or parting.incarnation > 0):
+            terminal.say("drill, once more: undisturbed again", style="bold")
+            again = trainer.train("repeated", directories.of("repeated"), cwd=places.of("repeated"))
+            repeatable = repeats(undisturbed, again, options.workers)
+        substituted = [] if result.identical else substitutions(preempted)
+    result.seconds_lost = preempted.report.seconds - undisturbed.report.seconds
+    if result.identical:
+        result.uncovered = uncovered(undisturbed.record, len(plan))
+    else:
+        result.causes = likely_causes(parting, undisturbed.record, repeatable, substituted, places.written)
+    print_times(terminal, [undisturbed, preempted])
+    print_result(terminal, result, "" if bucket is None else bucket.summary(), options.keep)
+
+
+def _files_drill(
+    options: _Options, arguments: list[str], policy: RestartPolicy, terminal: Terminal
+) -> FilesDrill:
+    check_patterns(options.state)
+    # One start at a time, and nobody ends one that saves for long: it does not say that it listens.
+    policy = replace(policy, max_restarts_without_progress=0, unheard_grace=options.timeout)
+    trainer = FilesTrainer(options.workers, arguments, policy, terminal, options.state, options.grace)
+    notice = _checked_signal(options.signal_name)
+    wanted = options.moments or options.drawn
+    return FilesDrill(trainer, wanted, notice, options.kill, options.keep, options.twice)
 
 
 def _checked_signal(name: str) -> str:
@@ -295,7 +332,9 @@ def _checked_signal(name: str) -> str:
 
 
 def _check_combinations(options: _Options) -> None:
-    """Refuses options that exclude each other, and a schedule of saves that cannot be read."""
+    """Refuses a signal that is none, options that exclude each other, and a schedule of saves that cannot be read."""
+    _checked_signal(options.signal_name)
+    _check_moments(options)
     if options.kill and options.grace is not None:
         raise click.UsageError(
             "Expected --kill or --grace. Received: both, and a kill comes without a grace period. Leave one out."
@@ -320,3 +359,34 @@ def _check_combinations(options: _Options) -> None:
             memory_options(options.memory_every)
         except ValueError as error:
             raise click.UsageError(f"--memory-every: {error}") from None
+
+
+def _check_moments(options: _Options) -> None:
+    """Refuses moments and options that mean nothing with --state, or only with it."""
+    strange = [str(moment) for moment in options.moments if (moment.kind in BY_OUTPUT) != bool(options.state)]
+    if strange and options.state:
+        raise click.UsageError(
+            f"Expected --at line:TEXT or second:N with --state, of a script that reports nothing else. Received: "
+            f"{', '.join(strange)}."
+        )
+    if strange:
+        raise click.UsageError(
+            f"Expected --state with --at {strange[0]}, a moment of any trainer. Received: none. Name the files that it "
+            "leaves, or choose a moment of training, such as step:N."
+        )
+    if not options.state:
+        return
+    if options.count and options.moments:
+        raise click.UsageError(
+            "Expected --preempt or --at with --state. Received: both. Name every moment, or draw all."
+        )
+    given = {
+        "--save-every": options.save_every,
+        "--memory-every": options.memory_every,
+        "--standby": options.standby,
+        **{f"--{service}-faults": mix for service, mix in options.faults.items()},
+    }
+    if unfit := [name for name, value in given.items() if value]:
+        raise click.UsageError(
+            f"Expected no {unfit[0]} with --state: it is for scripts with a PreemptionCallback. Leave one out."
+        )

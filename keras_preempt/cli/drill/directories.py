@@ -166,7 +166,11 @@ class WorkingDirectories:
         self.written = ""  # The files that the first run has left for the second one, in words.
 
     def of(self, run: str) -> Path | None:
-        return _copy_of(self._here, self._scratch / f"{run}-copy", self._without) if self._isolate else None
+        return self.copy_for(run) if self._isolate else None
+
+    def copy_for(self, run: str) -> Path:
+        """Returns a copy of the working directory for a run."""
+        return _copy_of(self._here, self._scratch / f"{run}-copy", self._without)
 
     def report_written(self, say: Callable[[str], None]) -> None:
         """Says which files the first run has written where the second one will find them."""

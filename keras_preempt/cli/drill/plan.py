@@ -11,8 +11,15 @@ from typing import Any
 
 import click
 
+from keras_preempt.process.words import counted
+
 _FORMS = "step:N, validation, validation:K, saving, saving:K, leaving or leaving:N"
-_MOMENT = re.compile(r"(step|validation|saving|leaving)(?::([0-9]{1,12}))?")
+_FORMS_BY_OUTPUT = "With --state: line:TEXT or second:N"
+_MOMENT = re.compile(r"(step|validation|saving|leaving|second)(?::([0-9]{1,12}))?|(line):(.+)")
+_NUMBERED = ("step", "second")
+_NOT_THE_END = 0.9  # of the lines: after a signal that comes later there would be little left to train
+BY_OUTPUT = ("line", "second")
+"""The kinds of moments that a drill can tell of a trainer that only its output is known of."""
 
 # Moments at the same step come in this order: a validation follows the step, a save precedes the next one.
 _ORDER = {"validation": 0, "saving": 1, "train": 2, "leaving": 3}
@@ -26,11 +33,16 @@ class NoSuchMoment(click.ClickException):
 class Moment:
     """A moment as the user names it."""
 
-    kind: str  # "step", "validation", "saving" or "leaving".
+    kind: str  # "step", "validation", "saving" or "leaving"; of any trainer "line" or "second".
     number: int | None = None  # The step, or which validation or save, from 1; None to have it drawn.
+    text: str = ""  # What a line has in it.
 
     def __str__(self) -> str:
-        return self.kind if self.number is None else f"{self.kind}:{self.number}"
+        return (
+            f"{self.kind}:{self.text}"
+            if self.text
+            else ":".join(map(str, filter(None, (self.kind, self.number))))
+        )
 
 
 def parse_moments(context: click.Context, option: click.Parameter, values: Sequence[str]) -> list[Moment]:
@@ -39,13 +51,14 @@ def parse_moments(context: click.Context, option: click.Parameter, values: Seque
     for value in values:
         found = _MOMENT.fullmatch(value)
         number = None if found is None or found[2] is None else int(found[2])
-        if found is None or number == 0 or (found[1] == "step" and number is None):
+        if found is None or number == 0 or (found[1] in _NUMBERED and number is None):
             raise click.BadParameter(
-                f"Expected {_FORMS}, with N and K from 1. Received: {value!r}. Write for example: --at step:100",
+                f"Expected {_FORMS}, with N and K from 1. {_FORMS_BY_OUTPUT}. Received: {value!r}. Write for example: "
+                "--at step:100",
                 context,
                 option,
             )
-        moments.append(Moment(found[1], number))
+        moments.append(Moment(found[1] or found[3], number, found[4] or ""))
     return moments
 
 
@@ -160,6 +173,17 @@ class Preemption:
             within = f" (fit {self.fit.number}, step {self.fit.step_of_model(self.step)} of its model)"
         return f"w{self.member} {'killed ' if self.kill else ''}{where}{within}"
 
+    def record(self) -> dict[str, Any]:
+        """What the JSON of a drill says of it."""
+        return {
+            "worker": self.member,
+            "step": self.step,
+            "fit": 1 if self.fit is None else self.fit.number,
+            "moment": "step" if self.at == "train" else self.at,
+            "when": str(self),
+            "sent": self.sent,
+        }
+
     @property
     def sent(self) -> str:
         """How the signals are sent, in words."""
@@ -201,3 +225,59 @@ def plan_preemptions(
         member = chance.randrange(members)
         plan.append(replace(each, member=member, signal=signal, kill=kill, fit=fit, fits=len(shape.fits)))
     return plan
+
+
+@dataclass(frozen=True)
+class Strike:
+    """One preemption of a trainer that only its output is known of."""
+
+    member: int
+    moment: Moment  # A line by its number in all starts, or by its text, which comes in the start; or a second of it.
+    signal: str = "SIGTERM"
+    kill: bool = False
+    ended: int | None = None  # The exit status of that worker, as a shell tells it, once it has ended.
+
+    def __str__(self) -> str:
+        number, text = self.moment.number, self.moment.text
+        where = f"at the line with {text!r}" if text else f"at line {number} of its output"
+        if self.moment.kind == "second":
+            where = f"after {number} s of its start"
+        left = "" if self.ended is None else f" (exit status {self.ended})"
+        return f"w{self.member} {'killed ' if self.kill else ''}{where}{left}"
+
+    @property
+    def sent(self) -> str:
+        """How the signal is sent, in words."""
+        return f"{'SIGKILL' if self.kill else self.signal} from outside"
+
+    def record(self) -> dict[str, Any]:
+        """What the JSON of a drill says of it."""
+        return {
+            "worker": self.member,
+            "step": None,
+            "fit": None,
+            "moment": self.moment.kind,
+            "when": str(replace(self, ended=None)),
+            "sent": self.sent,
+        }
+
+
+def plan_strikes(
+    seed: int, wanted: Sequence[Moment] | int, lines: int, members: int, signal: str, kill: bool
+) -> list[Strike]:
+    """Takes the moments that are wanted in their order, or draws so many lines of output; one for each start.
+
+    Raises NoSuchMoment if the undisturbed run has printed too few `lines`.
+    """
+    chance = random.Random(seed)
+    moments = [] if isinstance(wanted, int) else wanted
+    if isinstance(wanted, int):
+        count = wanted
+        last = max(count, int(lines * _NOT_THE_END))
+        if last >= lines:
+            raise NoSuchMoment(
+                f"Expected at least {counted(count + 1, 'line')} of output for {counted(count, 'preemption')}. "
+                f"Received: {counted(lines, 'line')}. Let the script print its progress, or name a time: --at second:20"
+            )
+        moments = [Moment("line", line) for line in sorted(chance.sample(range(1, last + 1), count))]
+    return [Strike(chance.randrange(members), moment, signal, kill) for moment in moments]

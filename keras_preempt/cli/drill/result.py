@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from keras_preempt.cli.compare import ComparedTensor, Comparison
 from keras_preempt.cli.drill.cause import describe_parting
 from keras_preempt.cli.drill.comparison import Parting
-from keras_preempt.cli.drill.plan import Preemption, RunShape
+from keras_preempt.cli.drill.plan import Preemption, RunShape, Strike
 from keras_preempt.cli.drill.runs import DrillRun
 from keras_preempt.cli.drill.step_records import RunRecord
 from keras_preempt.cli.terminal import Terminal
@@ -33,13 +33,15 @@ class DrillResult:
     seed: int
     shape: RunShape | None = None  # Of the undisturbed run.
     record: RunRecord | None = None  # Of the undisturbed run.
-    plan: Sequence[Preemption] = ()
+    plan: Sequence[Preemption | Strike] = ()
     preempted: DrillRun | None = None
     comparison: Comparison | None = None
     parting: Parting | None = None
     causes: Sequence[str] = ()
     uncovered: Sequence[str] = ()
     seconds_lost: float | None = None  # Negative if the preempted run took less time.
+    killed: Collection[int] = ()  # Starts whose worker outlived its grace period.
+    files: Sequence[str] = ()  # That were compared; none without --state.
 
     @property
     def identical(self) -> bool:
@@ -52,7 +54,6 @@ class DrillResult:
         verdict = "identical" if self.identical else "different"
         spans = () if self.shape is None else self.shape.fits
         fits = [] if self.record is None else self.record.trained()
-        killed = {} if self.preempted is None else self.preempted.killed
         value: dict[str, Any] = {
             "format": FORMAT,
             "verdict": verdict if why_none is None else "none",
@@ -73,18 +74,12 @@ class DrillResult:
                 for span, fit in zip(spans, fits, strict=False)
             ],
             "preemptions": [
-                {
-                    "worker": planned.member,
-                    "step": planned.step,
-                    "fit": 1 if planned.fit is None else planned.fit.number,
-                    "moment": "step" if planned.at == "train" else planned.at,
-                    "sent": planned.sent,
-                    "killed_after_grace": number in killed,
-                }
+                {**planned.record(), "killed_after_grace": number in self.killed}
                 for number, planned in enumerate(self.plan)
             ],
             "steps_lost": None if self.preempted is None else self.preempted.record.steps_run_again(),
             "seconds_lost": None if self.seconds_lost is None else round(self.seconds_lost, 3),
+            "files_compared": list(self.files),
             "tensors_compared": comparison.tensors,
             "bytes_compared": comparison.compared_bytes,
             "tensors_different": [
@@ -118,30 +113,56 @@ def print_result(terminal: Terminal, result: DrillResult, bucket: str, keep: str
     run, comparison = result.preempted, result.comparison
     assert run is not None
     assert comparison is not None
-    _print_comparison(terminal, comparison)
+    history = ["History", "equal" if comparison.history_equal else "DIFFERENT"]
+    _print_comparison(terminal, comparison, ["members", str(comparison.members)], history)
     if bucket:
         terminal.line(bucket)
-    _print_restarts(terminal, run, result.plan)
+    plan = [each for each in result.plan if isinstance(each, Preemption)]
+    _print_restarts(terminal, run, plan)
     if not result.identical:
         terminal.line(describe_parting(result.parting, len(result.plan)))
-        for line in result.causes:
-            terminal.line(line)
-        kept = "Run it again with --keep DIR to look at both states." if keep is None else f"Kept: {keep}"
-        terminal.line(f"{kept} docs/drill.md explains each cause.")
+        _print_causes(terminal, result, keep)
     for line in result.uncovered:
         terminal.line(f"Not covered by this verdict: {line}.")
     style = "bold green" if result.identical else "bold red"
-    terminal.line(_verdict(result, run, comparison), style=style)
+    terminal.line(_verdict(result, run, comparison, plan), style=style)
 
 
-def _print_comparison(terminal: Terminal, comparison: Comparison) -> None:
+def print_result_of_files(terminal: Terminal, result: DrillResult, keep: str | None) -> None:
+    """Prints what differs between the files of a trainer that resumes by itself, and the verdict."""
+    comparison = result.comparison
+    assert comparison is not None
+    _print_comparison(terminal, comparison, ["files compared", str(comparison.files)])
+    if not result.identical:
+        _print_causes(terminal, result, keep)
+    sent = ", ".join(dict.fromkeys(each.sent for each in result.plan))
+    where = f"{counted(len(result.plan), 'preemption')}: {', '.join(map(str, result.plan))}; {sent}"
+    compared = f"{counted(comparison.tensors, 'tensor')} and all else in {counted(comparison.files, 'file')}"
+    if result.identical:
+        terminal.line(f"VERDICT: identical ({compared}; {where})", style="bold green")
+        return
+    differing = f"{len(comparison.tensor_differences)} of {counted(comparison.tensors, 'tensor')}"
+    other = f"{counted(len(comparison.state_differences), 'place')} of {counted(comparison.files, 'file')}"
+    terminal.line(f"VERDICT: different ({differing}, {other}; {where})", style="bold red")
+
+
+def _print_causes(terminal: Terminal, result: DrillResult, keep: str | None) -> None:
+    for line in result.causes:
+        terminal.line(line)
+    kept = "Run it again with --keep DIR to look at both states." if keep is None else f"Kept: {keep}"
+    terminal.line(f"{kept} docs/drill.md explains each cause.")
+
+
+def _print_comparison(
+    terminal: Terminal, comparison: Comparison, counted_first: list[str], *more: list[str]
+) -> None:
     rows = [
-        ["members", str(comparison.members)],
+        counted_first,
         ["tensors compared", str(comparison.tensors)],
         ["bytes compared", f"{comparison.compared_bytes:,}"],
         ["tensors different", str(len(comparison.tensor_differences))],
         ["other state different", str(len(comparison.state_differences))],
-        ["History", "equal" if comparison.history_equal else "DIFFERENT"],
+        *more,
     ]
     terminal.table("Final state, undisturbed against preempted", ["", ""], rows)
     greatest_first = sorted(comparison.tensor_differences, key=_weight, reverse=True)
@@ -214,8 +235,7 @@ def _print_restarts(terminal: Terminal, run: DrillRun, plan: Sequence[Preemption
         )
 
 
-def _verdict(result: DrillResult, run: DrillRun, comparison: Comparison) -> str:
-    plan = result.plan
+def _verdict(result: DrillResult, run: DrillRun, comparison: Comparison, plan: Sequence[Preemption]) -> str:
     fits = 1 if result.shape is None else len(result.shape.fits)
     unannounced = bool(run.killed) or any(preemption.kill for preemption in plan)
     again = run.record.steps_run_again()

@@ -152,7 +152,8 @@ def shape_of(run: DrillRun) -> RunShape:
     if not any(fit.ended for fit in fits):
         raise NoVerdict(
             "the undisturbed run did not report a finished fit. Expected the script to pass a "
-            "keras_preempt.PreemptionCallback to model.fit."
+            "keras_preempt.PreemptionCallback to model.fit. For a trainer that resumes by itself, name the files that "
+            "it leaves with --state."
         )
     spans: list[FitSpan] = []
     validations: list[tuple[int, int]] = []

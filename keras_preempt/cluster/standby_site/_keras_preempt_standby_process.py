@@ -32,6 +32,7 @@ PLACES = ("TF_CONFIG", "KERAS_DISTRIBUTION_")  # Others in every start.
 # What libraries in C read, which is not seen: variables that begin so.
 READ_IN_C = (
     "ABSL_",
+    "ATEN_",
     "BLIS_",
     "CUBLAS_",
     "CUDA",
@@ -57,9 +58,11 @@ READ_IN_C = (
     "OPENBLAS_",
     "PATH",
     "PYTHON",
+    "PYTORCH_",
     "ROC",
     "TF_",
     "TF2_",
+    "TORCH",
     "TPU_",
     "TZ",
     "XLA_",

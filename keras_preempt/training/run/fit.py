@@ -86,16 +86,20 @@ class Fit:
         self._boundary("epoch", 0)
 
     def step_begins(self, batch: int) -> None:
-        """Looks at a boundary that was counted, if the runtime or the schedule needs that."""
+        """Looks at a boundary that was counted, if the runtime or the schedule needs that.
+
+        Not every backend sees an error that leaves this hook of ours, so it is settled here.
+        """
         runtime = self.runtime
-        if self._epoch_entered != runtime.entered - 1:  # The first one of an epoch may take long.
-            self._heartbeat.enter(Phase.TRAIN)
-        if runtime.attention or runtime.entered >= self._due:
-            self._boundary("train", batch)
-        else:
-            if runtime.entered >= self._snapshots.next_boundary():
-                self._take_snapshot()
-            runtime.due = self._next_look()
+        with self.participant.settled():
+            if self._epoch_entered != runtime.entered - 1:  # The first one of an epoch may take long.
+                self._heartbeat.enter(Phase.TRAIN)
+            if runtime.attention or runtime.entered >= self._due:
+                self._boundary("train", batch)
+            else:
+                if runtime.entered >= self._snapshots.next_boundary():
+                    self._take_snapshot()
+                runtime.due = self._next_look()
 
     def validation_begins(self) -> None:
         if self.milestones.awaits_step:  # All steps of the epoch were one execution.

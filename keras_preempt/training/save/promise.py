@@ -33,6 +33,11 @@ _BOTH_UNSEEN = (
     "keras.random alone, or from generators that are attributes of the model, and keep what they remember in variables"
 )
 
+_REMEMBERED = (
+    "the training step and the validation step, which cannot be looked at before they run, keep what they remember in "
+    "variables, or in generators and buffers that the model holds"
+)
+
 _VALIDATION_UNSEEN = (
     "the validation step, whose code refers to random numbers or Python functions and which is looked at as soon as it "
     "has run, draws from keras.random alone, or from generators that are attributes of the model"
@@ -91,12 +96,18 @@ class StepFacts:
             looked at, as in an eager fit.
         held: Whether a checkpoint holds the variable that a resource names.
         unordered_sums: What to do about a device that may add numbers in another order each time; empty for none.
+        condition: What else they depend on that cannot be seen, as the end of "exact if ..."; empty for nothing.
+        unkept: What the model holds that they may change and no checkpoint has, in words.
+        draws_are_kept: Whether a checkpoint has the states of all global generators that they may draw from.
         validation_may_draw: Whether there will be validations by a step that refers to other random numbers.
     """
 
     operations: Iterable[RandomOperation] | None = ()
     held: Callable[[Any], bool] = lambda resource: False
     unordered_sums: str = ""
+    condition: str = ""
+    unkept: Sequence[str] = ()
+    draws_are_kept: bool = False
     validation_may_draw: bool = False
 
 
@@ -130,22 +141,35 @@ def promise(
             )
         )
     if set_by_callbacks:
+        lost = "A step keeps the values of its first run, and after a restart those of its first run there"
+        if step.draws_are_kept:  # It runs as Python code, each time anew.
+            lost = "A restart begins with what the script sets"
         doubts.append(
             Doubt(
-                f"what callbacks set of other objects, if the training step reads it: {', '.join(set_by_callbacks)}. A "
-                "step keeps the values of its first run, and after a restart those of its first run there",
+                f"what callbacks set of other objects, if the training step reads it: {', '.join(set_by_callbacks)}. "
+                f"{lost}",
                 "Let the step read a keras.Variable that the model holds, and assign to that",
+                certain=False,
+            )
+        )
+    if step.unkept:
+        doubts.append(
+            Doubt(
+                f"what the training step may change and no checkpoint holds: {', '.join(step.unkept)}",
+                "Use an optimizer of Keras, and clear the gradients in each step",
                 certain=False,
             )
         )
     if step.unordered_sums:
         what = "the order in which a GPU adds numbers, which may be another one in each run"
         doubts.append(Doubt(what, step.unordered_sums, certain=False))
-    if step.operations is None:
+    if step.operations is None and step.draws_are_kept:
+        unseen = _REMEMBERED
+    elif step.operations is None:
         unseen = _BOTH_UNSEEN if step.validation_may_draw else _UNSEEN
     else:
         unseen = _VALIDATION_UNSEEN if step.validation_may_draw else ""
-    conditions = [data.condition, unseen]
+    conditions = [data.condition, unseen, step.condition]
     return Promise(tuple(doubts), " and ".join(filter(None, conditions)), data.how)
 
 

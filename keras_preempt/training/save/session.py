@@ -93,7 +93,7 @@ class Session:
         self._logs = StepLogs(fit)
         self._components: list[Component] = [
             self._validations,
-            Randomness(),
+            Randomness(fit.feed),
             self.shuffles,
             callbacks,
             self._logs,
@@ -141,6 +141,9 @@ class Session:
             operations=None if traced is None else traced.random_operations(),
             held=self._model_state.holds,
             unordered_sums=backend().unordered_sums(),
+            condition="" if traced is None else traced.condition,
+            unkept=backend().unkept(self._model),
+            draws_are_kept=backend().keeps_global_draws,
             validation_may_draw=validation is not None and backend().validation_may_draw(self._model),
         )
         data = input_exactness(self._fit.feed, validation)
@@ -382,6 +385,9 @@ class Session:
         self._over = True
         if self._unwatch is not None:
             self._unwatch()
+        self._fit.feed.let_go()
+        if (validated := self._validations.feed) is not None:
+            validated.let_go()
         self._fit.forget_start()
         if self._nothing_trained:  # Its variables may come into being only now, as in an evaluation.
             vars(self._model)["_keras_preempt_state"] = self._model_state

@@ -100,6 +100,39 @@ def test_jax_is_left_alone_without_a_folder_of_the_launchers(
     assert written == ["own b"]
 
 
+def test_a_jax_that_hands_over_no_calls_of_python_is_known(
+    written: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As JAX from 0.12 on."""
+
+    def own(
+        cache_key: str, compile_time_secs: float, module_name: str, backend: Any, executable: Any
+    ) -> None:
+        written.append(f"own {cache_key}")
+
+    compiler = importlib.import_module("jax._src.compiler")
+    monkeypatch.setattr(compiler, WRITE, own)
+    compiled_programs.keep_by_every_process()
+    for process in (0, 1):
+        monkeypatch.setattr(jax, "process_index", lambda process=process: process)
+        getattr(compiler, WRITE)(f"of {process}", 2.0, "jit_step", None, None)
+    assert written == ["own of 0", "of 1"]
+
+
+def test_a_jax_that_hands_over_something_else_is_left_alone(
+    written: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def own(cache_key: str, compile_time_secs: float, module_name: str, executable: Any) -> None:
+        written.append(f"own {cache_key}")
+
+    compiler = importlib.import_module("jax._src.compiler")
+    monkeypatch.setattr(compiler, WRITE, own)
+    compiled_programs.keep_by_every_process()
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    getattr(compiler, WRITE)("a", 2.0, "jit_step", None)
+    assert written == ["own a"]
+
+
 def test_a_jax_that_has_other_names_is_left_alone(
     written: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,13 @@ def recoverable(monkeypatch: pytest.MonkeyPatch, value: bool) -> None:
     monkeypatch.setattr(distributed.jax, "config", SimpleNamespace(jax_enable_recoverability=value))
 
 
+def test_a_jax_that_has_no_such_option_is_not_recoverable(monkeypatch: pytest.MonkeyPatch) -> None:
+    recoverable(monkeypatch, True)
+    assert distributed.is_recoverable()
+    monkeypatch.setattr(distributed.jax, "config", SimpleNamespace())
+    assert not distributed.is_recoverable()
+
+
 @pytest.mark.parametrize("is_recoverable", [False, True])
 def test_a_process_that_was_preempted_leaves_when_the_others_do(
     is_recoverable: bool, exits: Exits, state: Any, monkeypatch: pytest.MonkeyPatch

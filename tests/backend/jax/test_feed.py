@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import keras
 import numpy as np
 import pytest
@@ -54,7 +55,7 @@ def epoch(of: Any, batches: int | None = None) -> list[Any]:
     """What Keras draws in one epoch, or in its first batches."""
     found: list[Any] = []
     with of.catch_stop_iteration():
-        for _, _, iterator in of:
+        for *_, iterator in of:
             if _stubs:
                 _stubs.clear()
                 continue
@@ -145,7 +146,7 @@ def test_where_an_epoch_is_all_of_the_data_each_has_an_iterator() -> None:
 def test_a_pending_step_has_made_its_iterator() -> None:
     of = source()
     feed = JaxFeed(of)
-    for _, _, iterator in of:
+    for *_, iterator in of:
         assert iterator.live is None
         feed.position(pending=True)
         assert iterator.live is not None
@@ -245,3 +246,23 @@ def test_an_epoch_without_steps_changes_nothing_and_has_its_logs_and_the_next_on
     assert skips.begun == [0, 1, 2, 3, 4]
     assert int(model.optimizer.iterations.value) == 5
     assert "on_train_batch_begin" not in vars(skips)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_no_batch_is_drawn_ahead_of_training(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keras itself draws one ahead, or two, on CPUs too before Keras 3.15."""
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    drawn: list[int] = []
+
+    def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for number in range(5):
+            drawn.append(number)
+            yield np.ones((2, 3), "float32"), np.ones((2, 1), "float32")
+
+    of = JAXEpochIterator(x=batches(), steps_per_epoch=5)
+    JaxFeed(of)
+    counts = []
+    for *_, iterator in of:
+        next(iterator)
+        counts.append(len(drawn))
+    assert counts == [2, 2, 3, 4, 5], "Keras itself looks at two before the first step"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -11,6 +12,7 @@ import pytest
 from jax._src.sharding_impls import NonUniformShardingError, get_process_index_and_count
 
 from keras_preempt.backend.jax.place import Rows, count_rows, rows_of
+from keras_preempt.backend.keras.names import KerasInternalsError
 from keras_preempt.checkpoint.setup import Setup
 from keras_preempt.state.samples import convert
 from tests.backend.jax.conftest import model_parallel
@@ -117,3 +119,12 @@ def test_of_a_distribution_the_direction_that_divides_a_batch_counts() -> None:
     model_parallel()
     assert rows_of(keras.distribution.distribution()) == Rows(2, 1)
     assert rows_of(keras.distribution.DataParallel()) == Rows(4, 1)
+
+
+def test_a_mesh_that_does_not_know_its_devices_is_refused_with_what_to_install() -> None:
+    """As those of Keras before 3.10."""
+    distribution = SimpleNamespace(device_mesh=SimpleNamespace(axis_names=["batch"], shape=(2,)))
+    with pytest.raises(
+        KerasInternalsError, match=r"from Keras 3\.10 on\), to train under a distribution.*Install"
+    ):
+        rows_of(distribution)

@@ -57,6 +57,8 @@ def test_fit_does_not_wait_for_a_step_before_it_begins_the_next_one(tmp_path: Pa
     ahead = Ahead()
     ours = PreemptionCallback(str(tmp_path / "run"), save_every=STEPS - 1)
     model.fit(x, x[:, :1], batch_size=1, verbose=0, callbacks=[ours, ahead])
-    assert "queued" in ahead.told
+    # An older one waits on a CPU for a step that may reuse the memory of its weights, also in plain Keras.
+    if jax.__version_info__ >= (0, 9):
+        assert "queued" in ahead.told
     # The save in the middle comes when the hook of the last step before it has run.
     assert "ended [0, 1, 2, 3, 4]" in ahead.told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from typing import Any
 
@@ -9,7 +10,9 @@ import keras
 import pytest
 import tensorflow as tf
 
-from keras_preempt.backend.tensorflow.first_use import FirstUse
+from keras_preempt.backend.keras import first_use
+
+FirstUse = functools.partial(first_use.FirstUse, outside=tf.init_scope)
 
 
 @pytest.mark.parametrize(

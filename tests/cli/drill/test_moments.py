@@ -130,7 +130,7 @@ def test_workers_that_each_train_a_model_of_their_own_are_no_verdict():
     ("options", "message"),
     [
         (("--at", "step"), "Expected step:N, validation, validation:K"),
-        (("--at", "step:0"), "with N and K from 1. Received: 'step:0'"),
+        (("--at", "step:0"), "with N and K from 1. With --state: line:TEXT or second:N. Received: 'step:0'"),
         (("--at", "epoch:1"), "Received: 'epoch:1'"),
         (("--signal", "SIGNAL"), "--signal: Expected names of signals"),
         (("--signal", "KILL"), "Use --kill"),

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
 import threading
+from typing import Any
 
 import numpy as np
-import tensorflow as tf
-from strategies import make_strategy
 
 EPOCHS, STEPS, BATCH = 3, 6, 8
 
@@ -43,33 +43,46 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--snapshots", type=int, help="take one of the input each so many steps")
     parser.add_argument("--no-snapshots", action="store_true", help="as a release that knows none")
     parser.add_argument("--plain", action="store_true", help="without the PreemptionCallback")
+    parser.add_argument("--loader-workers", type=int, default=0, help="processes of the data, on torch")
     return parser.parse_args()
 
 
 ARGS = arguments()
-# What is run so seldom trains sooner as it is than better.
-tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-STRATEGY = make_strategy(ARGS.strategy)
+ON_TORCH = os.environ.get("KERAS_BACKEND") == "torch"
+if ON_TORCH:
+    import on_torch
+
+    STRATEGY = on_torch.Alone()
+else:
+    import tensorflow as tf
+    from strategies import make_strategy
+
+    # What is run so seldom trains sooner as it is than better.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    STRATEGY = make_strategy(ARGS.strategy)
 
 import keras  # noqa: E402  the strategy comes first
 from marks import MEMBER, Marks  # noqa: E402
 
 import keras_preempt  # noqa: E402
-from keras_preempt.backend.tensorflow.backend import TensorFlowBackend  # noqa: E402
 from keras_preempt.training.save.snapshots import SnapshotSchedule  # noqa: E402
 from tests.fits import untuned  # noqa: E402
 
 if ARGS.no_snapshots:
+    from keras_preempt.backend.tensorflow.backend import TensorFlowBackend
+
     TensorFlowBackend.tap = staticmethod(lambda distributed: None)
 if ARGS.snapshots:  # Not by the clock, so that it is known which one serves.
     SnapshotSchedule.left = property(lambda schedule: 0.0)
     SnapshotSchedule.boundaries_left = lambda schedule, entered: ARGS.snapshots
 
 
-def make_data() -> tuple[tf.data.Dataset, tf.data.Dataset]:
+def make_data() -> tuple[Any, Any]:
     rng = np.random.default_rng(7)
     x = rng.normal(size=(STEPS * BATCH, 8, 8, 1)).astype("float32")
     y = rng.integers(0, 3, size=STEPS * BATCH).astype("int32")
+    if ON_TORCH:
+        return on_torch.make_data(x, y, ARGS.batch, ARGS.loader_workers)
     train = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(64, seed=5)
     if ARGS.data == "repeat":
         train = train.repeat()
@@ -115,7 +128,7 @@ def main() -> None:
 
         model.compile(
             optimizer=keras.optimizers.SGD(0.01, momentum=0.9),
-            loss=loss,
+            loss=loss_of_logits if ON_TORCH else loss,  # Nothing is traced there.
             metrics=["accuracy"],
             steps_per_execution=ARGS.spe,
         )

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from keras_preempt.cluster import WorkerExit
@@ -67,8 +67,9 @@ class Workers:
         self._running.close()
 
     def processes(self) -> list[str]:
-        """What is left of them."""
-        return [f"group {pid}" for pid in self._pids if _group_exists(pid)]
+        """What is left of them; processes of the data notice within seconds that the one that trains was killed."""
+        killed = any(exit.code < 0 for exit in self.exits)
+        return _left(lambda: [f"group {pid}" for pid in self._pids if _group_exists(pid)], killed=killed)
 
 
 class Launch:
@@ -149,18 +150,16 @@ class Launch:
 
     def processes(self) -> list[str]:
         """What is left of them, given a moment: after a SIGKILL of the launcher nobody waits for its workers."""
-        limit = time.monotonic() + (20.0 if self.code == -signal.SIGKILL else 0.0)
-        while True:
-            found = [f"{pid} {_command(pid)}" for pid in _marked(self._mark)]
-            if not found or time.monotonic() >= limit:
-                return found
-            time.sleep(0.05)  # Nobody's children: there is nothing to wait on.
+        killed = self.code == -signal.SIGKILL
+        return _left(lambda: [f"{pid} {_command(pid)}" for pid in _marked(self._mark)], killed=killed)
 
     def _worker(self, index: int) -> list[int]:
         found = []
         for pid in _marked(self._mark):
             if pid == self.launcher or str(SCRIPT) not in _command(pid):
                 continue
+            if str(SCRIPT) in _command(_parent(pid)) and _parent(pid) != self.launcher:
+                continue  # A process of its data.
             config = json.loads(_environment(pid).get("TF_CONFIG", "{}"))
             if config.get("task", {}).get("index", 0) == index:
                 found.append(pid)
@@ -168,6 +167,13 @@ class Launch:
 
 
 Job = Workers | Launch
+
+
+def _left(look: Callable[[], list[str]], *, killed: bool) -> list[str]:
+    limit = time.monotonic() + (20.0 if killed else 0.0)
+    while (found := look()) and time.monotonic() < limit:
+        time.sleep(0.05)  # Nobody's children: there is nothing to wait on.
+    return found
 
 
 def _sent(pid: int, number: int) -> bool:
@@ -211,6 +217,13 @@ def _environment(pid: int) -> dict[str, str]:
     except OSError:
         return {}
     return dict(entry.partition("=")[::2] for entry in text.split("\0") if "=" in entry)  # type: ignore[misc]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def _command(pid: int) -> str:

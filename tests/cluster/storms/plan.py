@@ -78,10 +78,11 @@ class Storm:
     args: tuple[str, ...]
     blows: tuple[Blow, ...]
     in_memory: bool = False  # Whether it saves in memory, which some of the killed workers' machines lose.
+    data: tuple[str, ...] = ()  # Options by which it trains on other data.
 
     def __str__(self) -> str:
         how = "under the launcher" if self.launched else "without a launcher"
-        lines = [f"storm {self.seed}: {self.workers} workers {how}, {' '.join(self.args) or 'no saves'}"]
+        lines = [f"storm {self.seed}: {self.workers} workers {how}, {' '.join([*self.args, *self.data])}"]
         return "\n  ".join([*lines, *map(str, self.blows)])
 
 
@@ -97,9 +98,9 @@ def storm(seed: int, *, workers: int | None = None, launched: bool | None = None
     return Storm(seed, workers, launched, args, blows)
 
 
-def storm_in_saves(seed: int) -> Storm:
+def storm_in_saves(seed: int, *, workers: int | None = None) -> Storm:
     """Draws a storm that hits only where a part is written and its manifest is not. Others have no such moment."""
-    drawn = storm(seed)
+    drawn = storm(seed, workers=workers)
     rng = random.Random(f"saves {seed}")
     blows = tuple(
         replace(blow, moment="saving", count=rng.randrange(2), delay=rng.uniform(0, 0.15))
@@ -109,9 +110,9 @@ def storm_in_saves(seed: int) -> Storm:
     return replace(drawn, args=args, blows=blows)
 
 
-def storm_in_memory(seed: int) -> Storm:
+def storm_in_memory(seed: int, *, workers: int | None = None) -> Storm:
     """Draws a storm on a job that saves in memory; half of the signals are replaced by SIGKILL to one worker."""
-    drawn = storm(seed)
+    drawn = storm(seed, workers=workers)
     rng = random.Random(f"memory {seed}")
     blows = tuple(
         replace(blow, kind="SIGKILL", target=rng.randrange(drawn.workers), signals=((KILL, 0.0),))

@@ -115,8 +115,11 @@ class Weather:
             "TMPDIR": str(self.temporary),
             environment.DRILL_RECORD: str(start.records),
             "KERAS_PREEMPT_PLATFORM": "generic",
+            "TORCHINDUCTOR_CACHE_DIR": str(
+                self._folder / "compiled"
+            ),  # Else torch makes one in TMPDIR, and leaves it.
         }
-        args = [str(self.output), str(self.directory), "--marks", *self.storm.args]
+        args = [str(self.output), str(self.directory), "--marks", *self.storm.args, *self.storm.data]
         args += ["--strategy", "mwms"] if self.storm.workers > 1 else []
         args += ["--memory-every", "2", "--memory-dir", str(self.memory)] if self.storm.in_memory else []
         if self.storm.launched:

@@ -10,6 +10,7 @@ from tests.ways.catalogue import (
     inputs_augmented,
     inputs_python,
     inputs_tfdata,
+    inputs_torch,
     models,
     optimizers,
     several_fits,
@@ -36,6 +37,8 @@ def find(name: str) -> Way:
 
 def module_of(name: str) -> str:
     """Returns the module that has a way, which is all that a process imports to go it."""
+    everything = (*_MODULES, inputs_torch)
     return next(
-        (each.__name__ for each in _MODULES if any(way.name == name for way in each.WAYS)), drawn.__name__
+        (each.__name__ for each in everything if any(way.name == name for way in each.WAYS)),
+        drawn.__name__,
     )

@@ -23,8 +23,27 @@ def slices(*more: Any) -> Any:
 
 
 def dataset(*more: Any) -> Any:
-    """Returns the samples as a finite tf.data with one seeded shuffle, `STEPS` batches."""
+    """Returns the samples as a finite tf.data with one seeded shuffle, `STEPS` batches; on torch as a `DataLoader`."""
+    if keras.backend.backend() == "torch":
+        return loader(*more, generator=seeded(5))
     return slices(*more).shuffle(64, seed=5).batch(BATCH, drop_remainder=True)
+
+
+def loader(*more: Any, **options: Any) -> Any:
+    """Returns the samples as a `DataLoader` of torch, shuffled, with these options, `STEPS` batches."""
+    import torch
+
+    data = torch.utils.data.TensorDataset(*map(torch.from_numpy, (*samples(), *more)))
+    return torch.utils.data.DataLoader(
+        data, **{"batch_size": BATCH, "shuffle": True, "drop_last": True, **options}
+    )
+
+
+def seeded(seed: int) -> Any:
+    """Returns a generator of torch."""
+    import torch
+
+    return torch.Generator().manual_seed(seed)
 
 
 def cross_entropy() -> Any:

@@ -8,6 +8,7 @@ Verified with Keras 3.8.0 to 3.15.1.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import weakref
@@ -15,7 +16,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from keras_preempt.backend.keras.names import AUTOCAST_SCOPE, IN_STATELESS_SCOPE
 from keras_preempt.backend.keras.replacing import Replacements
@@ -27,17 +27,23 @@ _watches: list[weakref.ref[FirstUse]] = []
 class FirstUse:
     """Calls `look` with each variable that is not `known`, before anything uses it, for as long as this is held.
 
-    `look` runs outside of graphs and without autocasting; it returns whether it is done with the variable. Raises
-    KerasInternalsError if the installed Keras has other scopes of variables.
+    `look` runs within `outside` (of graphs, or of what records gradients) and without autocasting; it returns whether
+    it is done with the variable. Raises KerasInternalsError if the installed Keras has other scopes of variables.
     """
 
-    def __init__(self, known: Iterable[Any], look: Callable[[Any], bool]) -> None:
+    def __init__(
+        self,
+        known: Iterable[Any],
+        look: Callable[[Any], bool],
+        outside: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+    ) -> None:
         AUTOCAST_SCOPE.find()
         self._autocast_scope = AUTOCAST_SCOPE.owner()
         self._in_stateless_scope = IN_STATELESS_SCOPE.find()
         # Held, so that no other variable gets the id of one of them.
         self._known = {id(variable): variable for variable in known}
         self._look = look
+        self._outside = outside
         self._looking = False
         own = weakref.ref(self)
         _watches.append(own)
@@ -58,7 +64,7 @@ class FirstUse:
         with _lock:
             self._looking = True
             try:
-                with tf.init_scope(), self._autocast_scope(None):
+                with self._outside(), self._autocast_scope(None):
                     if self._look(variable):
                         self._known[id(variable)] = variable
             finally:

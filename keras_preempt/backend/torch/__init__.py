@@ -1,0 +1,1 @@
+"""The torch backend, and what is known of Keras on torch."""

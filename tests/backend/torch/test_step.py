@@ -1,0 +1,88 @@
+"""What the log says of a step that runs as Python code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import pytest
+import torch
+
+from keras_preempt.backend.torch.backend import BACKEND
+from keras_preempt.backend.torch.running_fit import TorchStep, sums_gradients
+
+
+class Pure(keras.layers.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = keras.layers.Dense(1)
+
+    def call(self, inputs: Any) -> Any:
+        return self.inner(inputs)
+
+
+class Counting(Pure):
+    calls = 0
+
+    def call(self, inputs: Any) -> Any:
+        self.calls = self.calls + 1
+        return super().call(inputs)
+
+
+class Collecting(Pure):
+    seen: list[int] = []  # noqa: RUF012
+
+    def call(self, inputs: Any) -> Any:
+        self.seen.append(1)
+        return super().call(inputs)
+
+
+def _model(*layers: Any, kind: Any = keras.Sequential, **options: Any) -> Any:
+    model = kind([keras.Input((3,)), *layers, keras.layers.Dense(1)])
+    model.compile("sgd", "mse", **options)
+    return model
+
+
+@pytest.mark.parametrize(("layer", "remembers"), [(Pure, False), (Counting, True), (Collecting, True)])
+def test_a_layer_that_keeps_something_in_attributes_is_a_condition(layer: Any, remembers: bool) -> None:
+    assert ("keeps what it remembers" in TorchStep(_model(layer())).condition) is remembers
+
+
+def test_a_compiled_step_is_a_condition() -> None:
+    assert TorchStep(_model()).condition == ""
+    assert "torch compiles the training step" in TorchStep(_model(jit_compile=True)).condition
+
+
+class Backward(keras.Sequential):
+    def train_step(self, data: Any) -> Any:
+        self.compute_loss(*data).backward()
+
+
+class Cleared(keras.Sequential):
+    def train_step(self, data: Any) -> Any:
+        self.zero_grad()
+        self.compute_loss(*data).backward()
+
+
+def test_a_step_of_the_user_s_own_is_not_known_and_what_it_may_sum_is_told() -> None:
+    assert not sums_gradients(keras.Model.train_step)
+    assert sums_gradients(Backward.train_step)
+    assert not sums_gradients(Cleared.train_step)
+    assert BACKEND.trace(_model(), None) is not None
+    assert BACKEND.trace(_model(kind=Cleared), None) is None
+    assert BACKEND.unkept(_model(kind=Cleared)) == []
+    (said,) = BACKEND.unkept(_model(kind=Backward))
+    assert "gradients" in said
+
+
+def test_an_optimizer_of_torch_is_told() -> None:
+    model = _model(kind=Cleared)
+    model.other = torch.optim.Adam([variable.value for variable in model.trainable_variables])
+    (said,) = BACKEND.unkept(model)
+    assert said.startswith("the state of Adam in ")
+    assert said.endswith(".other")
+
+
+def test_a_result_of_a_metric_may_change_later() -> None:
+    assert BACKEND.variables.may_change(torch.zeros(()))
+    assert not BACKEND.variables.may_change(0.5)
