@@ -94,15 +94,21 @@ def preempted(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return get
 
 
-@across
-def test_it_is_refused_with_the_backend_to_set(before: str, now: str, preempted: Run, tmp_path: Path) -> None:
-    directory = shutil.copytree(preempted(before), tmp_path / "run")
+def assert_refused(directory: Path, now: str, *said_why: str) -> None:
+    """Asserts that a start trains nothing, says why, and changes nothing."""
     kept = tree(directory)
     run = start(directory, now)
     assert (run.returncode, said(run, "STEP")) == (1, [])
-    assert f"another backend of Keras, {before}, and this program runs on {now}" in run.stderr
-    assert f"set KERAS_BACKEND={before} to continue it" in run.stderr
+    for words in said_why:
+        assert words in run.stderr
     assert tree(directory) == kept
+
+
+@across
+def test_it_is_refused_with_the_backend_to_set(before: str, now: str, preempted: Run, tmp_path: Path) -> None:
+    directory = shutil.copytree(preempted(before), tmp_path / "run")
+    why = f"another backend of Keras, {before}, and this program runs on {now}"
+    assert_refused(directory, now, why, f"set KERAS_BACKEND={before} to continue it")
 
 
 @across
@@ -111,11 +117,7 @@ def test_without_what_says_whose_it_is_it_is_refused(
 ) -> None:
     directory = shutil.copytree(preempted(before), tmp_path / "run")
     (directory / "run.json").unlink()
-    kept = tree(directory)
-    run = start(directory, now)
-    assert (run.returncode, said(run, "STEP")) == (1, [])
-    assert "Expected an empty directory or one of keras_preempt's" in run.stderr
-    assert tree(directory) == kept
+    assert_refused(directory, now, "Expected an empty directory or one of keras_preempt's")
 
 
 @across_all
@@ -124,11 +126,9 @@ def test_its_checkpoint_is_not_used_where_run_json_says_to_be_of_this_backend(
 ) -> None:
     directory = shutil.copytree(preempted(before), tmp_path / "run")
     shutil.copy(preempted(now) / "run.json", directory)
-    kept = tree(directory)
-    run = start(directory, now)
-    assert (run.returncode, said(run, "STEP")) == (1, [])
-    assert f"saved on another backend of Keras, {before}, and this program runs on {now}" in run.stderr
-    assert tree(directory) == kept
+    assert_refused(
+        directory, now, f"saved on another backend of Keras, {before}, and this program runs on {now}"
+    )
 
 
 @across_all

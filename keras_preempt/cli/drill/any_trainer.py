@@ -23,7 +23,7 @@ from keras_preempt.cli.drill.directories import WorkingDirectories, run_director
 from keras_preempt.cli.drill.judge import NoVerdict
 from keras_preempt.cli.drill.plan import Moment, Strike, plan_strikes
 from keras_preempt.cli.drill.result import DrillResult, print_result_of_files
-from keras_preempt.cli.drill.state_files import UnreadableFile, compare_files
+from keras_preempt.cli.drill.state_files import UnreadableFile, check_readable, compare_files
 from keras_preempt.cli.terminal import Terminal
 from keras_preempt.cluster import RestartPolicy, Supervisor
 from keras_preempt.cluster.outcome import exit_status
@@ -260,12 +260,19 @@ def _digests(files: Mapping[str, Path]) -> dict[str, bytes]:
     return {name: hashlib.sha256(path.read_bytes()).digest() for name, path in files.items()}
 
 
-def compared_files(one: FilesRun, other: FilesRun) -> Comparison:
-    """Compares what two runs have left; raises NoVerdict where a file cannot be read."""
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    """Raises NoVerdict where a file cannot be read."""
     try:
-        return compare_files(one.files, other.files)
+        yield
     except (UnreadableFile, OSError) as error:
         raise NoVerdict(f"a file cannot be compared. {error}") from error
+
+
+def compared_files(one: FilesRun, other: FilesRun) -> Comparison:
+    """Compares what two runs have left; raises NoVerdict where a file cannot be read."""
+    with _reading():
+        return compare_files(one.files, other.files)
 
 
 def _found_in_copy(command: Sequence[str], copy: Path) -> list[str]:
@@ -331,7 +338,8 @@ class FilesDrill:
             say("drill 1 of 2: undisturbed", style="bold")
             undisturbed = self.trainer.train("undisturbed", places.copy_for("undisturbed"))
             result.files = sorted(undisturbed.files)
-            compared_files(undisturbed, undisturbed)  # What cannot be read is said before the second run.
+            with _reading():  # What cannot be read is said before the second run.
+                check_readable(undisturbed.files)
             result.plan = plan = plan_strikes(
                 result.seed, self.wanted, undisturbed.lines, self.trainer.workers, self.signal, self.kill
             )

@@ -238,6 +238,19 @@ _READERS: Mapping[tuple[str, ...], Callable[[Path], FileContent]] = {
 }
 
 
+def check_readable(files: Mapping[str, Path]) -> None:
+    """Raises UnreadableFile if a file of the undisturbed run cannot be read."""
+    for name, path in sorted(files.items()):
+        _content_of(name, NAMES[0], path)
+
+
+def _content_of(name: str, run: str, path: Path) -> FileContent:
+    try:
+        return read_content(path)
+    except UnreadableFile as error:
+        raise UnreadableFile(f"{name} of {run}: {error}") from error
+
+
 def compare_files(one: Mapping[str, Path], other: Mapping[str, Path]) -> Comparison:
     """Compares the files of the undisturbed and of the preempted run, by their names.
 
@@ -251,13 +264,9 @@ def compare_files(one: Mapping[str, Path], other: Mapping[str, Path]) -> Compari
         if name not in one or name not in other:
             state.append(f"{name}: only in {NAMES[name not in one]}")
             continue
-        contents = []
-        for path, run in zip((one[name], other[name]), NAMES, strict=True):
-            try:
-                contents.append(read_content(path))
-            except UnreadableFile as error:
-                raise UnreadableFile(f"{name} of {run}: {error}") from error
-        left, right = contents
+        left, right = (
+            _content_of(name, run, files[name]) for run, files in zip(NAMES, (one, other), strict=True)
+        )
         tensors += len(left.tensors)
         size += sum(array.nbytes for array in left.tensors.values())
         different += [
