@@ -340,15 +340,15 @@ class ModelState:
 
     def sizes(self) -> Sizes:
         """Returns how large they are; of strings, whose length is not known yet, the pointers count."""
-        share, held = 0.0, 0
-        for value in self.values():
+        share, held, values = 0.0, 0, self.values()
+        for value in values:
             mine = set(sharding.held(value.name, self.sharded[value.name])) if value.pieces else set()
             for piece in value.pieces or ():
                 if (box := value.box(piece.start, piece.stop)) in mine:
                     share += box.nbytes / len(piece.holders)
                     held += box.nbytes
         return Sizes(
-            mirrored=sum(value.nbytes for value in self.values() if value.pieces is None),
+            mirrored=sum(value.nbytes for value in values if value.pieces is None),
             local=sum(
                 math.prod(variable.shape)
                 * (8 if variable.dtype == "string" else dtype_of(variable.dtype).itemsize)

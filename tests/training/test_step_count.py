@@ -10,8 +10,10 @@ import keras
 import pytest
 import tensorflow as tf
 
+from keras_preempt.checkpoint.layout import MANIFEST
 from keras_preempt.training.save.step_count import StepCount
 from tests import preempted
+from tests.cluster.small_fit import Then, await_
 from tests.fits import Stateless
 
 
@@ -83,7 +85,11 @@ def test_a_count_of_the_optimizer_that_is_set_back_sets_no_checkpoint_back(tmp_p
 
 def test_save_every_is_a_number_of_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERAS_PREEMPT_SAVE_EVERY", "4")
-    preempted.start(tmp_path, list, ("on_train_batch_begin", 9), kind=Seldom)
+
+    def committed(step: int) -> Then:  # A save that cannot be awaited gives way to the next one.
+        return Then(divmod(step, 6), lambda: await_(lambda: [*tmp_path.glob(f"step-{step:08}/*/{MANIFEST}")]))
+
+    preempted.start(tmp_path, lambda: [committed(4), committed(8)], ("on_train_batch_begin", 9), kind=Seldom)
     assert saved(tmp_path) == [4, 8, 10]  # Nobody tidies up between a notice and the exit.
 
 

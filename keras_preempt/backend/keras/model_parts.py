@@ -37,19 +37,29 @@ def is_seed_state(variable: Any) -> bool:
     return str(variable.name) == "seed_generator_state"
 
 
+_PLAIN = frozenset({type(None), bool, int, float, str})
+
+
 def named_attributes(owner: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the attributes of an object, and the items of its lists and dictionaries, each with its name."""
+    """Yields the attributes of an object, and the items of its lists and dictionaries, each with its name.
+
+    Plain numbers and strings, which most are, are left out.
+    """
     for name, value in list(vars(owner).items()):
-        if name.startswith("_self_"):
-            continue  # TensorFlow's own list of the attributes.
-        if value is None or isinstance(value, (bool, int, float, str)):
-            yield name, value  # Most are, and to ask for a Mapping takes longer.
-        elif isinstance(value, Mapping):
-            yield from ((f"{name}/{key}", each) for key, each in value.items())
+        kind = type(value)
+        if kind in _PLAIN or name.startswith("_self_"):
+            continue  # The latter are TensorFlow's own lists of the attributes.
+        items: Iterable[tuple[Any, Any]]
+        if kind is dict or isinstance(value, Mapping):  # To ask for a Mapping takes longer.
+            items = value.items()
         elif isinstance(value, (list, tuple)):
-            yield from ((f"{name}/{number}", each) for number, each in enumerate(value))
+            items = enumerate(value)
         else:
             yield name, value
+            continue
+        for key, each in items:
+            if type(each) not in _PLAIN:
+                yield f"{name}/{key}", each
 
 
 def own_optimizers(model: Any) -> dict[str, keras.optimizers.Optimizer]:
@@ -93,21 +103,18 @@ def gradient_accumulators(optimizer: Any) -> list[Any]:
     return [variable for variable in inner._accumulated_gradients if variable is not None]
 
 
-def steps_done(model: Any, parts_before: int = 0) -> int:
+def steps_done(model: Any) -> int:
     """Returns the optimizer steps since the model was compiled, whatever `steps_per_execution` and accumulation are.
 
     With several optimizers, it is the highest count. Optimizers of models inside it count only if the model's own have
-    done nothing: a part that was trained before, as a teacher before its student, keeps its count, which was
-    `parts_before` when the fit began.
+    done nothing: a part that was trained before, as a teacher before its student, keeps its count.
     """
-    own = _held(model, known=_of_compile(model))
-    done = _most([model.optimizer, *own.values()])
-    return done or max(0, steps_of_parts(model) - parts_before)
+    return own_steps(model) or _most(own_optimizers(model).values())
 
 
-def steps_of_parts(model: Any) -> int:
-    """Returns the same for the optimizers that the models inside it were compiled with."""
-    return _most(own_optimizers(model).values())
+def own_steps(model: Any) -> int:
+    """Returns the same of the optimizers that the model itself holds."""
+    return _most([model.optimizer, *_held(model, known=_of_compile(model)).values()])
 
 
 def _most(optimizers: Iterable[Any]) -> int:

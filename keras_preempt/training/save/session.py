@@ -15,7 +15,7 @@ import keras
 
 from keras_preempt.agreement.messages import Position
 from keras_preempt.backend import pipelines
-from keras_preempt.backend.keras.model_parts import first_reset_is_over, steps_done, steps_of_parts
+from keras_preempt.backend.keras.model_parts import first_reset_is_over, own_steps
 from keras_preempt.backend.keras.running_fit import RunningFit
 from keras_preempt.backend.seam import backend
 from keras_preempt.checkpoint.errors import CorruptCheckpoint
@@ -108,8 +108,7 @@ class Session:
         self.restored_logs: Mapping[str, Any] | None = None
         self._checked = False
         self._nothing_trained = False
-        done = steps_done(model, steps_of_parts(model))  # Parts that were trained before keep their count.
-        self.steps = StepCount(done, fit.feed.steps_per_execution, fit.feed.batches)
+        self.steps = StepCount(own_steps(model), fit.feed.steps_per_execution, fit.feed.batches)
         self.steps_at_start = self.steps.done
 
     # -- Positions ----------------------------------------------------------------------------------
