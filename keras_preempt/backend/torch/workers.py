@@ -31,6 +31,8 @@ from keras_preempt.backend.keras.replacing import Replacements
 
 _NOTICES = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
+_AFTER_DIRECTORY = -101
+"""The priority of what `multiprocessing` does at the end of a process after it has removed its temporary directory."""
 
 _started: weakref.WeakSet[Any] = weakref.WeakSet()
 """The workers that do not hear SIGTERM, by which Python ends those that are left when a process ends."""
@@ -87,6 +89,11 @@ def _share_temporary_directory() -> None:
 def _end_workers(process: int) -> None:
     left = [each for each in _started if each.is_alive()] if os.getpid() == process else []
     if left:
+        # Those that are killed leave their sockets to this process: a signal must not end it before it removes them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _NOTICES)
+        util.Finalize(
+            None, signal.pthread_sigmask, args=(signal.SIG_SETMASK, before), exitpriority=_AFTER_DIRECTORY
+        )
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # For torch the end of a worker is an error.
         for each in left:
             each.kill()

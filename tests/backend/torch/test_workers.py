@@ -19,9 +19,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from keras_preempt.backend.torch import workers
 
 SCRIPT = """
-import multiprocessing, os, signal, sys
+import atexit, multiprocessing, os, signal, sys
 import keras, numpy as np, torch
 from keras_preempt import PreemptionCallback
+
+if sys.argv[3] == "ending":  # Comes after the workers were killed, before their directory is removed.
+    atexit.register(os.kill, os.getpid(), signal.SIGTERM)
 
 class Data(torch.utils.data.Dataset):
     def __len__(self):
@@ -87,6 +90,12 @@ def test_workers_of_a_process_that_was_killed_end_and_leave_nothing(kind: str, t
     done = _run(tmp_path, kind, "killed")  # Returns when none of them holds the streams any more.
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert "Traceback" not in done.stderr
+    assert _left(tmp_path) == []
+
+
+def test_a_signal_while_a_process_ends_waits_until_its_directory_is_gone(tmp_path: Path) -> None:
+    done = _run(tmp_path, "persistent", "ending")
+    assert done.returncode == -signal.SIGTERM, done.stderr
     assert _left(tmp_path) == []
 
 
