@@ -203,6 +203,13 @@ WAYS = (
         EVERYWHERE,
     ),
     Way(
+        "loader-pinned",
+        "the same with `pin_memory`, for which torch has no device here",
+        fitted(lambda: _loaded(1, shuffle=True, persistent_workers=True, pin_memory=True, **_WORKERS)()),
+        _ONCE,
+        EVERYWHERE,
+    ),
+    Way(
         "loader-workers-steps",
         "`DataLoader` with `persistent_workers` and `steps_per_epoch`",
         fitted(
