@@ -296,6 +296,13 @@ WAYS = (
         {ONE: Exact("torch compiles the step to the same code")},
     ),
     Way(
+        "torch-compiled-by-hand",
+        "a module and a function in the `train_step` that `torch.compile` has made",
+        _of_class("CompiledByHand"),
+        {ONE: Exact("torch compiles them to the same code")},
+        EVERYWHERE,
+    ),
+    Way(
         "torch-metric",
         "a metric whose result is a view of its variable, which a validation changes",
         _of_class("Measured"),
