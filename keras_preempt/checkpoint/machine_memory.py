@@ -19,6 +19,7 @@ import os
 import re
 import shutil
 import stat
+import weakref
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -86,6 +87,7 @@ class MachineMemory:
             raise StoreUnavailable(
                 f"Expected {self.run / self._name} for this process. Received: another has it."
             )
+        _claimed.add(self)
 
     def _make(self) -> None:
         _make_private(self.base)
@@ -200,6 +202,18 @@ class MachineMemory:
             names = [e.path for e in entries if _WORKER.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
             return [Path(name) for name in sorted(names)]
         return []
+
+
+_claimed: weakref.WeakSet[MachineMemory] = weakref.WeakSet()
+
+
+def _let_go_in_child() -> None:
+    """Closes the locks that a forked child inherited, such as a process of the data, which may outlive us."""
+    for memory in list(_claimed):
+        memory.close()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 def put_together(held: Sequence[tuple[int, Manifest]]) -> tuple[Manifest, dict[int, int]] | None:
