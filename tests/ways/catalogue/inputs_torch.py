@@ -93,6 +93,20 @@ def _loaded(kind: int, *given: Any, **options: Any) -> Callable[[], Any]:
     return make
 
 
+def _pinned(*given: Any, **options: Any) -> Any:
+    """Returns a loader whose thread pins: also without a device, where torch asks `torch.accelerator` (not in 2.6)."""
+    import torch
+
+    accelerator: Any = torch.accelerator
+    if not accelerator.is_available():
+        accelerator.is_available = lambda: True
+        accelerator.current_accelerator = lambda *_, **__: torch.device("cpu")
+        accelerator.current_device_index = lambda: 0
+        accelerator.set_device_index = lambda index: None
+        torch.Tensor.pin_memory = lambda tensor, *_: tensor.clone()
+    return _loaded(*given, pin_memory=True, **options)()
+
+
 def _by_epoch(run: Run) -> None:
     import torch
 
@@ -204,8 +218,8 @@ WAYS = (
     ),
     Way(
         "loader-pinned",
-        "the same with `pin_memory`, for which torch has no device here",
-        fitted(lambda: _loaded(1, shuffle=True, persistent_workers=True, pin_memory=True, **_WORKERS)()),
+        "the same with `pin_memory`, where a copy stands in for a device that torch lacks",
+        fitted(lambda: _pinned(1, shuffle=True, persistent_workers=True, **_WORKERS)),
         _ONCE,
         EVERYWHERE,
     ),
