@@ -87,7 +87,6 @@ class MachineMemory:
             raise StoreUnavailable(
                 f"Expected {self.run / self._name} for this process. Received: another has it."
             )
-        _claimed.add(self)
 
     def _make(self) -> None:
         _make_private(self.base)
@@ -96,6 +95,7 @@ class MachineMemory:
             (self.run / _OWNER).write_text(os.path.dirname(status))
         # The lock first: a folder without one belongs to nobody.
         self._lock = _locked(self.run / f"{self._name}.lock", os.O_CREAT)
+        _claimed.add(self)
         _make_private(self.run / self._name)
 
     def check_room(self, size: int) -> None:
