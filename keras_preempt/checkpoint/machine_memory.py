@@ -19,6 +19,7 @@ import os
 import re
 import shutil
 import stat
+import weakref
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -94,6 +95,7 @@ class MachineMemory:
             (self.run / _OWNER).write_text(os.path.dirname(status))
         # The lock first: a folder without one belongs to nobody.
         self._lock = _locked(self.run / f"{self._name}.lock", os.O_CREAT)
+        _claimed.add(self)
         _make_private(self.run / self._name)
 
     def check_room(self, size: int) -> None:
@@ -200,6 +202,18 @@ class MachineMemory:
             names = [e.path for e in entries if _WORKER.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
             return [Path(name) for name in sorted(names)]
         return []
+
+
+_claimed: weakref.WeakSet[MachineMemory] = weakref.WeakSet()
+
+
+def _let_go_in_child() -> None:
+    """Closes the locks that a forked child inherited, such as a process of the data, which may outlive us."""
+    for memory in list(_claimed):
+        memory.close()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 def put_together(held: Sequence[tuple[int, Manifest]]) -> tuple[Manifest, dict[int, int]] | None:

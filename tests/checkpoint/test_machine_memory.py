@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from pathlib import Path
 
@@ -44,6 +45,24 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
     other.claim()
     other.remove()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_forked_child_does_not_hold_what_its_parent_removes(tmp_path: Path) -> None:
+    memory = MachineMemory(tmp_path, "run", 0)
+    memory.claim()
+    context = multiprocessing.get_context("fork")
+    begun, end = context.Event(), context.Event()
+    child = context.Process(target=lambda: (begun.set(), end.wait()))
+    child.start()
+    begun.wait()
+    try:
+        with pytest.raises(StoreUnavailable, match="another has it"):
+            MachineMemory(tmp_path, "run", 0).claim()
+        memory.remove()
+        assert not list(tmp_path.iterdir())
+    finally:
+        end.set()
+        child.join()
 
 
 def test_what_a_job_has_left_goes_with_its_launcher_or_with_the_next_run(

@@ -12,7 +12,7 @@ from the seed, but for how the processes race each other.
 | with standbys, under the launcher | none | six tenths as many (60) |
 | workers | 2 | 1 to 4, under the launcher and without it |
 | where Keras runs on torch, of all three kinds | none | 40, with `KERAS_BACKEND=torch` |
-| workers there | none | 1, under the launcher and without it; half of them have processes for their data |
+| workers there | none | 1, under the launcher and without it; data and validation data may have processes |
 """
 
 from __future__ import annotations
@@ -100,8 +100,10 @@ def test_jobs_on_torch_that_went_through_storms_end_as_if_nothing_had_happened(
     seed: int, tmp_path: Path, calm: Calm
 ) -> None:
     draw = (storm, storm, storm_in_saves, storm_in_memory)[seed // 2 % 4]
-    processes = (0, 1, 0, 2)[seed % 4]  # Two of them are kept from epoch to epoch.
-    go_through(replace(draw(seed, workers=1), data=("--loader-workers", str(processes))), tmp_path, calm)
+    # Two of them are kept from epoch to epoch.
+    trained, validated = (0, 1, 0, 2)[seed % 4], (0, 1, 2)[seed // 4 % 3]
+    data = ("--loader-workers", str(trained), "--validation-workers", str(validated))
+    go_through(replace(draw(seed, workers=1), data=data), tmp_path, calm)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,20 @@ def wrapped() -> keras.Model:
     return keras.Sequential([keras.Input((4,)), layers.Dense(5), wrapper, layers.Dense(3)])
 
 
+class CompiledByHand(Subclassed):
+    """Has a module that `torch.compile` has made, and a step that calls such a function, which draws."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        module = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5), torch.nn.Dropout(0.3))
+        self.hidden = keras.layers.TorchModuleWrapper(torch.compile(module))
+        self.noisy = torch.compile(lambda x: x + 0.1 * torch.rand_like(x))
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        return super().train_step((self.noisy(x), y))
+
+
 class Seen(keras.metrics.Metric):
     """A metric whose result is a view of its variable, as that of Keras' FalsePositives is."""
 

@@ -149,8 +149,11 @@ class TorchFeed(InputFeed):
         self.had_workers = loader is not None and loader.persistent_workers
 
     def let_go(self) -> None:
-        """See `InputFeed.let_go`: the worker processes of an iterator end when nobody holds it any more."""
-        source, self.live = self._source, None
+        """See `InputFeed.let_go`: the worker processes of an iterator end when nobody holds it any more.
+
+        Persistent ones end when nobody holds their loader. Collected in a cycle of objects, it cannot tell them to end.
+        """
+        source, self.live, self._passed_loader = self._source, None, None
         for name in ("_get_iterator", "reset"):  # Those of this feed.
             vars(source).pop(name, None)
         self._dataset_of = lambda: None

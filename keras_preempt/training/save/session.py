@@ -385,6 +385,7 @@ class Session:
         if self._unwatch is not None:
             self._unwatch()
         self._fit.feed.let_go()
+        self._fit.validation_data = None
         if (validated := self._validations.feed) is not None:
             validated.let_go()
         self._fit.forget_start()

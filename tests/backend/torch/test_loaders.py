@@ -25,6 +25,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "without batches": {"batch_size": None, "shuffle": False, "sampler": RandomSampler(range(COUNT))},
     "workers": WORKERS,
     "persistent workers": {**WORKERS, "persistent_workers": True},
+    "pinned": {"pin_memory": True},
+    "pinned, from persistent workers": {**WORKERS, "persistent_workers": True, "pin_memory": True},
 }
 
 
@@ -57,7 +59,9 @@ def _kinds() -> list[type[DataLoader[Any]]]:
 
 @pytest.mark.parametrize("stateful", [False, True], ids=["DataLoader", "StatefulDataLoader"])
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.filterwarnings("ignore:'set_vital':UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore:'set_vital':UserWarning", "ignore:'pin_memory' argument is set:UserWarning"
+)
 def test_a_loader_begins_at_any_batch(name: str, stateful: bool) -> None:
     kind = _kinds()[1] if stateful else DataLoader
     for skip in (0, 1, 3):

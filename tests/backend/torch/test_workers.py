@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from keras_preempt.backend.torch import workers
 
 SCRIPT = """
-import atexit, multiprocessing, os, signal, sys
+import atexit, gc, multiprocessing, os, signal, sys
 import keras, numpy as np, torch
 from keras_preempt import PreemptionCallback
 
@@ -43,7 +43,7 @@ class Kill(keras.callbacks.Callback):
 keras.utils.set_random_seed(1)
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
-persistent, count = sys.argv[2] == "persistent", 0 if sys.argv[2] == "none" else 2
+persistent, count = sys.argv[2] in ("persistent", "dropped"), 0 if sys.argv[2] == "none" else 2
 data = torch.utils.data.DataLoader(
     Data(), batch_size=4, shuffle=True, num_workers=count, persistent_workers=persistent
 )
@@ -51,6 +51,11 @@ callbacks = [Kill(), PreemptionCallback(sys.argv[1])]
 model.fit(data, epochs=2, verbose=0, shuffle=False, callbacks=callbacks, validation_data=data)
 left = len(multiprocessing.active_children())
 assert left == (2 if persistent else 0), left
+if sys.argv[2] == "dropped":
+    gc.disable()
+    del data
+    assert multiprocessing.active_children() == []
+    sys.exit()
 held = iter(data)  # Nothing ends its workers but the end of the process.
 next(held)
 """
@@ -68,7 +73,7 @@ def _left(folder: Path) -> list[str]:
     return [path.name for path in folder.glob("pymp-*")]
 
 
-@pytest.mark.parametrize("kind", ["persistent", "new"])
+@pytest.mark.parametrize("kind", ["persistent", "new", "dropped"])
 def test_workers_do_not_keep_a_process_from_ending(kind: str, tmp_path: Path) -> None:
     done = _run(tmp_path, kind, "undisturbed")
     assert done.returncode == 0, done.stderr

@@ -32,9 +32,18 @@ class Samples(Dataset):
         return self._x[index], self._y[index]
 
 
-def make_data(x: np.ndarray, y: np.ndarray, batch: int, workers: int) -> tuple[DataLoader, DataLoader]:
-    """Returns the data to train on, and that to validate on, each in an order that is drawn for each epoch."""
-    options: dict[str, Any] = {"batch_size": batch, "shuffle": True, "drop_last": True}
+def make_data(
+    x: np.ndarray, y: np.ndarray, batch: int, workers: int, validation_workers: int
+) -> tuple[DataLoader, DataLoader]:
+    """Returns the data to train on, and that to validate on, each in an order that is drawn for each epoch.
+
+    One worker is started for each epoch; more are kept.
+    """
+
+    def loader(count: int, workers: int, **own: Any) -> DataLoader:
+        options = {"batch_size": batch, "shuffle": True, "drop_last": True, **own}
+        data = Samples(x[:count], y[:count])
+        return DataLoader(data, num_workers=workers, persistent_workers=workers > 1, **options)
+
     own = torch.Generator().manual_seed(9)
-    train = DataLoader(Samples(x, y), num_workers=workers, persistent_workers=workers > 1, **options)
-    return train, DataLoader(Samples(x[:32], y[:32]), generator=own, **options)
+    return loader(len(x), workers), loader(32, validation_workers, generator=own)

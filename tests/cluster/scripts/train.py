@@ -44,6 +44,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--no-snapshots", action="store_true", help="as a release that knows none")
     parser.add_argument("--plain", action="store_true", help="without the PreemptionCallback")
     parser.add_argument("--loader-workers", type=int, default=0, help="processes of the data, on torch")
+    parser.add_argument("--validation-workers", type=int, default=0, help="those of the validation data")
     return parser.parse_args()
 
 
@@ -82,7 +83,7 @@ def make_data() -> tuple[Any, Any]:
     x = rng.normal(size=(STEPS * BATCH, 8, 8, 1)).astype("float32")
     y = rng.integers(0, 3, size=STEPS * BATCH).astype("int32")
     if ON_TORCH:
-        return on_torch.make_data(x, y, ARGS.batch, ARGS.loader_workers)
+        return on_torch.make_data(x, y, ARGS.batch, ARGS.loader_workers, ARGS.validation_workers)
     train = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(64, seed=5)
     if ARGS.data == "repeat":
         train = train.repeat()

@@ -93,6 +93,20 @@ def _loaded(kind: int, *given: Any, **options: Any) -> Callable[[], Any]:
     return make
 
 
+def _pinned(*given: Any, **options: Any) -> Any:
+    """Returns a loader whose thread pins: also without a device, where torch asks `torch.accelerator` (not in 2.6)."""
+    import torch
+
+    accelerator: Any = torch.accelerator
+    if not accelerator.is_available():
+        accelerator.is_available = lambda: True
+        accelerator.current_accelerator = lambda *_, **__: torch.device("cpu")
+        accelerator.current_device_index = lambda: 0
+        accelerator.set_device_index = lambda index: None
+        torch.Tensor.pin_memory = lambda tensor, *_: tensor.clone()
+    return _loaded(*given, pin_memory=True, **options)()
+
+
 def _by_epoch(run: Run) -> None:
     import torch
 
@@ -203,6 +217,13 @@ WAYS = (
         EVERYWHERE,
     ),
     Way(
+        "loader-pinned",
+        "the same with `pin_memory`, where a copy stands in for a device that torch lacks",
+        fitted(lambda: _pinned(1, shuffle=True, persistent_workers=True, **_WORKERS)),
+        _ONCE,
+        EVERYWHERE,
+    ),
+    Way(
         "loader-workers-steps",
         "`DataLoader` with `persistent_workers` and `steps_per_epoch`",
         fitted(
@@ -287,6 +308,13 @@ WAYS = (
         "`jit_compile=True`",
         _of_class("Subclassed", jit_compile=True),
         {ONE: Exact("torch compiles the step to the same code")},
+    ),
+    Way(
+        "torch-compiled-by-hand",
+        "a module and a function in the `train_step` that `torch.compile` has made",
+        _of_class("CompiledByHand"),
+        {ONE: Exact("torch compiles them to the same code")},
+        EVERYWHERE,
     ),
     Way(
         "torch-metric",
