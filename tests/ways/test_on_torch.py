@@ -30,7 +30,7 @@ def test_on_torch(way: Way, strategy: str, tmp_path: Path) -> None:
 
 @on_torch
 @pytest.mark.chaos
-@pytest.mark.parametrize(("way", "strategy"), cases(HERE, ()))
+@pytest.mark.parametrize(("way", "strategy"), cases(HERE, (ONE,)))
 def test_our_line_changes_no_training_on_torch(way: Way, strategy: str, tmp_path: Path) -> None:
     Job(tmp_path, way, strategy, backend="torch").changes_nothing()
 
