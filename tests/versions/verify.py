@@ -143,7 +143,7 @@ def combinations() -> list[Combination]:
                 ("-e", ".[torch,examples]", f"torch=={version}", "torchdata", *locked),
                 settings={"KERAS_BACKEND": "torch", "OMP_NUM_THREADS": "1"},
                 ways=("[loader", "[torch-"),  # Not the name of the file.
-                ways_in="tests/ways/test_on_torch.py",
+                ways_in="tests/ways/test_on_torch.py::test_on_torch",
                 canaries=TORCH_CANARIES,
                 workers=1,
             )

@@ -36,9 +36,9 @@ STARTED_BEFORE = "KERAS_PREEMPT_LAUNCHER_INCARNATION"
 """Where the launcher says how often; the package is not imported before the run."""
 
 
-ASKED = ("__len__", "metrics", "get_state", "__getattr__")
-"""What is asked more often than by Keras: how long data is, which metrics there are, what a checkpoint is to hold;
-and modules that jobs import late."""
+ASKED = ("__len__", "metrics", "get_state", "state_dict", "__getattr__")
+"""What is asked more often than by Keras: how long data is, which metrics there are, what a checkpoint is to hold,
+where a stream is; and modules that jobs import late."""
 
 
 class Run:

@@ -14,6 +14,7 @@ from tests.ways.catalogue import inputs_torch
 from tests.ways.catalogue.all_ways import ALL
 from tests.ways.drill import Job, parameters
 from tests.ways.on_torch import HERE, OTHERWISE, SHORT_FORM
+from tests.ways.test_without_ours import cases
 from tests.ways.way import ONE, Way
 
 on_torch = pytest.mark.skipif(
@@ -25,6 +26,13 @@ on_torch = pytest.mark.skipif(
 @pytest.mark.parametrize(("way", "strategy"), parameters(HERE, dict.fromkeys(SHORT_FORM, (ONE,))))
 def test_on_torch(way: Way, strategy: str, tmp_path: Path) -> None:
     Job(tmp_path, way, strategy, backend="torch").hold()
+
+
+@on_torch
+@pytest.mark.chaos
+@pytest.mark.parametrize(("way", "strategy"), cases(HERE, (ONE,)))
+def test_our_line_changes_no_training_on_torch(way: Way, strategy: str, tmp_path: Path) -> None:
+    Job(tmp_path, way, strategy, backend="torch").changes_nothing()
 
 
 def test_what_differs_on_torch_is_a_way_of_the_catalogue() -> None:

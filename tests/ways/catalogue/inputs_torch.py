@@ -103,7 +103,7 @@ def _pinned(*given: Any, **options: Any) -> Any:
         accelerator.current_accelerator = lambda *_, **__: torch.device("cpu")
         accelerator.current_device_index = lambda: 0
         accelerator.set_device_index = lambda index: None
-        torch.Tensor.pin_memory = lambda tensor, *_: tensor.clone()
+        torch.Tensor.pin_memory = torch.Tensor.clone
     return _loaded(*given, pin_memory=True, **options)()
 
 
