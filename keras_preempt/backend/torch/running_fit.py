@@ -1,6 +1,6 @@
 """The running `fit` of a model on torch, and its step; see `keras_preempt.backend.keras.running_fit`.
 
-Verified with Keras 3.15.1.
+Verified with Keras 3.15.1 and torch 2.6.0 to 2.15.0; tests/backend/torch/test_step.py has the private names of torch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from types import FunctionType
 from typing import Any
 
 import keras
+import torch
 
 from keras_preempt.backend.bytecode import names_in, stored_attributes
 from keras_preempt.backend.keras.input_feed import InputFeed
@@ -24,8 +25,8 @@ _LIBRARIES = ("keras", "torch", "builtins")
 _REMEMBERS = "the code of the model keeps what it remembers in variables, or in buffers of torch's modules"
 
 _COMPILED = (
-    "torch compiles the training step after a restart to the same code, which it may not where the shapes of batches "
-    "differ (use drop_last=True)"
+    "torch compiles the training step and the modules in it after a restart to the same code, which it may not where "
+    "the shapes of batches differ (use drop_last=True)"
 )
 
 _HOOKS = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
@@ -67,13 +68,20 @@ def _remembers(kind: type) -> bool:
     return any(stored_attributes(code) or names_in(code) & _KEEPING for code in codes)
 
 
+def _is_compiled(path: str, module: torch.nn.Module) -> bool:
+    """Whether a module is from `torch.compile(module)` or was changed by `module.compile()`."""
+    return path.rpartition(".")[2] == "_orig_mod" or module._compiled_call_impl is not None
+
+
 class TorchStep(TracedStep):
     """The step of a fit, which runs as Python code: what it draws comes from generators whose states are saved."""
 
     def __init__(self, model: Any) -> None:
-        own = any(_remembers(kind) for kind in {type(layer) for layer in layers_of(model)})
+        # Of each layer for itself: a model of Keras does not register its layers with torch.
+        modules = [each for layer in layers_of(model) for each in torch.nn.Module.named_modules(layer)]
+        own = any(_remembers(kind) for kind in {type(module) for _, module in modules})
         self.condition = _REMEMBERS if own else ""
-        if model.jit_compile and not model.run_eagerly:
+        if (model.jit_compile and not model.run_eagerly) or any(_is_compiled(*each) for each in modules):
             self.condition = " and ".join(filter(None, (_COMPILED, self.condition)))
 
 

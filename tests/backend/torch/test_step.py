@@ -53,6 +53,30 @@ def test_a_compiled_step_is_a_condition() -> None:
     assert "torch compiles the training step" in TorchStep(_model(jit_compile=True)).condition
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_compiled_module_is_a_condition(in_place: bool) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3))
+    if in_place:
+        module[0].compile()
+    wrapper = keras.layers.TorchModuleWrapper(module if in_place else torch.compile(module))
+    assert "the modules in it" in TorchStep(_model(wrapper)).condition
+
+
+def test_a_module_of_torch_that_keeps_something_in_attributes_is_a_condition() -> None:
+    class CountingModule(torch.nn.Linear):
+        calls = 0
+
+        def forward(self, inputs: Any) -> Any:
+            self.calls = self.calls + 1
+            return super().forward(inputs)
+
+    def condition(module: torch.nn.Module) -> str:
+        return TorchStep(_model(keras.layers.TorchModuleWrapper(module))).condition
+
+    assert condition(torch.nn.Linear(3, 3)) == ""
+    assert "keeps what it remembers" in condition(CountingModule(3, 3))
+
+
 class Backward(keras.Sequential):
     def train_step(self, data: Any) -> Any:
         self.compute_loss(*data).backward()
