@@ -87,6 +87,11 @@ class RunningFit:
         self._validation_steps = variables["validation_steps"]
         self._earlier_start: list[int | None] = []
 
+    @property
+    def condition(self) -> str:
+        """What the exactness of its steps depends on and cannot be seen, as the end of "exact if ..."; or empty."""
+        return "" if self.traced is None else self.traced.condition
+
     def validate_without_drawing(self, iterators: int) -> Any:
         """Makes as many iterators as the validations of this fit have made, for a fit that validates no more.
 

@@ -68,21 +68,27 @@ def _remembers(kind: type) -> bool:
     return any(stored_attributes(code) or names_in(code) & _KEEPING for code in codes)
 
 
-def _is_compiled(path: str, module: torch.nn.Module) -> bool:
-    """Whether a module is from `torch.compile(module)` or was changed by `module.compile()`."""
-    return path.rpartition(".")[2] == "_orig_mod" or module._compiled_call_impl is not None
+def _modules(model: Any) -> list[tuple[str, torch.nn.Module]]:
+    # Of each layer for itself: a model of Keras does not register its layers with torch.
+    return [each for layer in layers_of(model) for each in torch.nn.Module.named_modules(layer)]
+
+
+def is_compiled(model: Any) -> bool:
+    """Whether torch compiles the training step, or modules in the model by `torch.compile` or their `compile()`."""
+    if model.jit_compile and not model.run_eagerly:
+        return True
+    return any(
+        path.rpartition(".")[2] == "_orig_mod" or module._compiled_call_impl is not None
+        for path, module in _modules(model)
+    )
 
 
 class TorchStep(TracedStep):
     """The step of a fit, which runs as Python code: what it draws comes from generators whose states are saved."""
 
     def __init__(self, model: Any) -> None:
-        # Of each layer for itself: a model of Keras does not register its layers with torch.
-        modules = [each for layer in layers_of(model) for each in torch.nn.Module.named_modules(layer)]
-        own = any(_remembers(kind) for kind in {type(module) for _, module in modules})
+        own = any(_remembers(kind) for kind in {type(module) for _, module in _modules(model)})
         self.condition = _REMEMBERS if own else ""
-        if (model.jit_compile and not model.run_eagerly) or any(_is_compiled(*each) for each in modules):
-            self.condition = " and ".join(filter(None, (_COMPILED, self.condition)))
 
 
 class TorchFit(RunningFit):
@@ -94,6 +100,12 @@ class TorchFit(RunningFit):
         if isinstance(self.feed, TorchFeed):
             self.feed.records = True
             self.feed.knows(self.validation_data)
+
+    @property
+    def condition(self) -> str:
+        """See `RunningFit.condition`: torch may compile a `train_step` of the user's own, too."""
+        compiled = _COMPILED if is_compiled(self._model) else ""
+        return " and ".join(filter(None, (compiled, super().condition)))
 
     def guard(self, settle: Callable[[BaseException], BaseException]) -> Callable[[], None]:
         """See `RunningFit.guard`. Ours settle errors in their hooks of a step, and most of the others have none there.

@@ -140,7 +140,7 @@ class Session:
             operations=None if traced is None else traced.random_operations(),
             held=self._model_state.holds,
             unordered_sums=backend().unordered_sums(),
-            condition="" if traced is None else traced.condition,
+            condition=self._fit.condition,
             unkept=backend().unkept(self._model),
             draws_are_kept=backend().keeps_global_draws,
             validation_may_draw=validation is not None and backend().validation_may_draw(self._model),

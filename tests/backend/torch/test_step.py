@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
 from typing import Any
 
 import keras
 import pytest
 import torch
 
+from keras_preempt import PreemptionCallback
 from keras_preempt.backend.torch.backend import BACKEND
-from keras_preempt.backend.torch.running_fit import TorchStep, sums_gradients
+from keras_preempt.backend.torch.running_fit import TorchStep, is_compiled, sums_gradients
 
 
 class Pure(keras.layers.Layer):
@@ -48,18 +51,35 @@ def test_a_layer_that_keeps_something_in_attributes_is_a_condition(layer: Any, r
     assert ("keeps what it remembers" in TorchStep(_model(layer())).condition) is remembers
 
 
-def test_a_compiled_step_is_a_condition() -> None:
-    assert TorchStep(_model()).condition == ""
-    assert "torch compiles the training step" in TorchStep(_model(jit_compile=True)).condition
+def test_torch_compiles_steps_and_modules() -> None:
+    def wrapped(module: Any) -> Any:
+        return _model(keras.layers.TorchModuleWrapper(module))
+
+    in_place = torch.nn.Sequential(torch.nn.Linear(3, 3))
+    assert not is_compiled(_model())
+    assert not is_compiled(wrapped(in_place))
+    in_place[0].compile()
+    assert is_compiled(wrapped(in_place))
+    assert is_compiled(wrapped(torch.compile(torch.nn.Linear(3, 3))))
+    assert is_compiled(_model(jit_compile=True))
 
 
-@pytest.mark.parametrize("in_place", [False, True])
-def test_a_compiled_module_is_a_condition(in_place: bool) -> None:
-    module = torch.nn.Sequential(torch.nn.Linear(3, 3))
-    if in_place:
-        module[0].compile()
-    wrapper = keras.layers.TorchModuleWrapper(module if in_place else torch.compile(module))
-    assert "the modules in it" in TorchStep(_model(wrapper)).condition
+class OfTheUser(keras.Sequential):
+    def train_step(self, data: Any) -> Any:
+        return super().train_step(data)
+
+
+@pytest.mark.parametrize("kind", [keras.Sequential, OfTheUser])
+def test_what_torch_compiles_is_a_condition(
+    kind: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = torch.compile(torch.nn.Linear(3, 3), backend="eager")
+    model = _model(keras.layers.TorchModuleWrapper(module), kind=kind)
+    caplog.set_level(logging.INFO, "keras_preempt")
+    model.fit(torch.zeros(4, 3), torch.zeros(4, 1), verbose=0, callbacks=[PreemptionCallback(tmp_path)])
+    (said,) = [each for each in caplog.messages if "After a preemption" in each]
+    assert "exact if" in said
+    assert "torch compiles the training step and the modules in it" in said
 
 
 def test_a_module_of_torch_that_keeps_something_in_attributes_is_a_condition() -> None:
