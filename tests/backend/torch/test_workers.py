@@ -5,6 +5,7 @@ They end with the fit, too, if nobody else holds them, and leave nothing in the 
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -105,6 +106,7 @@ def test_a_signal_while_a_process_ends_waits_until_its_directory_is_gone(tmp_pat
 
 
 def test_a_loader_is_as_it_was_when_the_last_callback_is_gone() -> None:
+    gc.collect()  # Models of other tests that were fitted hold one.
     original = DataLoader.__iter__
     first, second = workers.keep_deaf(), workers.keep_deaf()
     assert DataLoader.__iter__ is not original
