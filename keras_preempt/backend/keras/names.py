@@ -201,11 +201,12 @@ OF_TRAINERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "keras.src.trainers.data_adapters.array_data_adapter.ArrayDataAdapter": ("_inputs",),
         "keras.src.trainers.data_adapters.grain_dataset_adapter.GrainDatasetAdapter": ("_dataset",),
         "keras.src.trainers.data_adapters.torch_data_loader_adapter.TorchDataLoaderAdapter": ("_dataloader",),
+        "torch.nn.modules.module.Module": ("_compiled_call_impl",),
         "torch.utils.data.dataloader.DataLoader": ("_iterator",),
         "torch.utils.data.dataloader._BaseDataLoaderIter": ("_index_sampler",),
     },
 }
-"""The same for the classes that only one backend uses, by backend; on torch also those of its data loaders."""
+"""The same for the classes that only one backend uses, by backend; on torch also those of its modules and data loaders."""
 
 
 def lazy_tensorflow() -> Any:
