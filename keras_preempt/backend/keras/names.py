@@ -206,7 +206,7 @@ OF_TRAINERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "torch.utils.data.dataloader._BaseDataLoaderIter": ("_index_sampler",),
     },
 }
-"""The same for the classes that only one backend uses, by backend; on torch also those of its modules and data loaders."""
+"""The same for the classes that only one backend uses, by backend; on torch also its modules and loaders."""
 
 
 def lazy_tensorflow() -> Any:
